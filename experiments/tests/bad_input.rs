@@ -50,7 +50,15 @@ fn ranks_and_roots_that_cannot_be() {
     says(&["show", "all_reduce", "--algo", "ring", "--ranks", "0"], &["zero ranks", "1 or more"]);
     says(&["verify", "--ranks", "0..4"], &["zero ranks"]);
     says(&["verify", "--ranks", "9..4"], &["backwards"]);
-    says(&["show", "all_reduce", "--algo", "ring", "--ranks", "99999999999"], &["2^32"]);
+    for many in ["1025", "4294967296", "99999999999"] {
+        says(&["show", "all_reduce", "--algo", "ring", "--ranks", many], &["too many", "the most are 10"]);
+        says(&["verify", "all_reduce", "--algo", "ring", "--ranks", many], &["too many", "the most are 10"]);
+    }
+    let compare = ["compare", "--config", CNN, "--strategies", "pipeline", "--ranks", "2", "--modeled-only", "--set"];
+    says(&[&compare[..], &["training.accumulate=2147483648"]].concat(), &["it must be 1 to 65536"]);
+    let simulate = ["simulate", "all_to_all", "--topology", "mesh", "--ranks"];
+    says(&[&simulate[..], &["2147483648"]].concat(), &["the most are 1048576"]);
+    says(&[&simulate[..], &["1048576"]].concat(), &["more than 2^32 links", "use fewer ranks"]);
     says(&["show", "broadcast", "--algo", "chain", "--ranks", "4", "--root", "4"], &["root 4", "0 to 3"]);
     says(
         &["bench", "reduce", "--backend", "threads", "--ranks", "2", "-r", "2", "-b", "8"],
@@ -74,10 +82,11 @@ fn sizes_that_cannot_be() {
     says(&with(&["-b", "8", "-e", "4"]), &["-b 8 is more than -e 4"]);
     says(&with(&["-b", "8", "-e", "64", "-f", "1"]), &["2 or more"]);
     says(&with(&["-b", "8", "--segment", "0"]), &["1 byte or more"]);
+    let collective = ["scale", "collective", "all_reduce", "--algo", "ring", "--ranks", "2", "--segment"];
+    says(&[&collective[..], &["0"]].concat(), &["1 byte or more"]);
     says(&with(&["-b", "8", "--window", "0"]), &["1..="]);
     let bench = ["bench", "all_reduce", "--backend", "threads", "--ranks", "4", "-b", "900T", "-e", "900T"];
     says(&bench, &["memory", "available"]);
-    says(&["verify", "all_reduce", "--algo", "ring", "--ranks", "4000000"], &["memory", "available"]);
 }
 
 #[test]
@@ -207,11 +216,12 @@ fn devices_that_ranks_do_not_have() {
 
 #[test]
 fn more_ranks_than_memory_holds() {
-    let full = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "2000000000", "-b", "8"];
-    says(&[&full[..], &["-e", "8", "--engine", "full"]].concat(), &["clocks of 2000000000 ranks", "memory"]);
-    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    let scale = ["scale", "--config", config, "--modeled-only", "--topology", "switch", "--ranks"];
-    says(&[&scale[..], &["2000000000"]].concat(), &["clocks of 2000000000 ranks", "memory"]);
+    let many = "ulimit -v 200000; exec \"$0\" simulate all_reduce --topology switch --ranks 1048576 -b 8 -e 8 --engine full";
+    let output =
+        std::process::Command::new("sh").args(["-c", many, env!("CARGO_BIN_EXE_allfold")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("clocks of 1048576 ranks need 0.2 GiB of memory"), "{said}");
 }
 
 /// `ulimit -v` is a limit on memory as well.

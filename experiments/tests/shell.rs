@@ -9,10 +9,14 @@ use std::process::Command;
 /// A command whose text or records find no standard output fails instead of losing them.
 #[test]
 fn a_standard_output_that_is_closed_from_the_start_is_an_error() {
-    for args in
-        ["verify all_reduce --algo ring --ranks 2", "verify all_reduce --algo ring --ranks 2 --json -"]
-    {
-        let script = format!("exec {} {args} >&-", env!("CARGO_BIN_EXE_allfold"));
+    for args in [
+        "verify all_reduce --algo ring --ranks 2 >&-",
+        "verify all_reduce --algo ring --ranks 2 --json - >&-",
+        // The proofs would take more than the time that is allowed: the error comes before the work.
+        "verify --ranks 1..1024 >&-",
+        "faults --schedules 100000000 >&-",
+    ] {
+        let script = format!("ulimit -t 30; exec {} {args}", env!("CARGO_BIN_EXE_allfold"));
         let output = Command::new("sh").args(["-c", &script]).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{args}: {line}");
@@ -30,6 +34,10 @@ fn a_standard_output_without_room_is_an_error() {
         assert_eq!(output.status.code(), Some(1), "{args:?}: {line}");
         assert!(line.starts_with("error: the output cannot be written: No space left"), "{args:?}: {line}");
     }
+    let script =
+        format!("ulimit -t 30; exec {} verify --ranks 1..1024 > /dev/full", env!("CARGO_BIN_EXE_allfold"));
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
 use std::str::FromStr;
 
-/// The bandwidth of a link or a memory in each direction: more than 0 and at most 1e9 GB/s (1 GB/s is 1e9 bytes per second).
+/// The bandwidth of a link or a memory in each direction: 1e-7 to 1e9 GB/s (1 GB/s is 1e9 bytes per second).
 ///
 /// ```
 /// use allfold_sim::quantity::Bandwidth;
@@ -118,9 +118,12 @@ impl FromStr for Bandwidth {
 
     fn from_str(text: &str) -> Result<Bandwidth, String> {
         let gb = scaled(text, &BANDWIDTHS, bare_bandwidth, "\"25 GB/s\" or \"200 Gb/s\"")?;
-        match (1e-9..=1e9).contains(&gb) {
+        // Rates are whole bytes per second: a slower one would be rounded by more than a percent.
+        match (1e-7..=1e9).contains(&gb) {
             true => Ok(Bandwidth(gb)),
-            false => Err(format!("`{text}` is not a possible bandwidth; give more than 0, at most 1e9 GB/s")),
+            false => Err(format!(
+                "`{text}` is not a possible bandwidth; give 1e-7 GB/s (100 bytes per second) to 1e9 GB/s"
+            )),
         }
     }
 }
@@ -206,9 +209,11 @@ mod tests {
             ("fast", "is not a quantity; write for example \"25 GB/s\""),
             ("25 GBs", "unknown unit"),
             ("25 gb/s", "unknown unit"),
-            ("0 GB/s", "give more than 0"),
-            ("-1 GB/s", "give more than 0"),
-            ("1e300 TB/s", "at most 1e9 GB/s"),
+            ("0 GB/s", "give 1e-7 GB/s"),
+            ("-1 GB/s", "give 1e-7 GB/s"),
+            ("9.9e-8 GB/s", "give 1e-7 GB/s"),
+            ("7e-4 Mb/s", "give 1e-7 GB/s"),
+            ("1e300 TB/s", "to 1e9 GB/s"),
             ("", "is not a quantity"),
         ] {
             assert!(said(text).contains(what), "{text}: {}", said(text));

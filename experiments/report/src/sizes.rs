@@ -130,9 +130,6 @@ impl FromStr for RankCounts {
             if from > to {
                 return Err(format!("`{part}` runs backwards; write the smaller count first"));
             }
-            if to - from >= 1 << 20 {
-                return Err(format!("`{part}` holds more than a million rank counts; name those you want"));
-            }
             counts.extend(from..=to);
         }
         counts.sort_unstable();
@@ -157,12 +154,45 @@ impl fmt::Display for RankCounts {
     }
 }
 
-/// Reads a number of ranks, for clap: 1 to 2^32 - 1. Refuses any other text.
+/// The most ranks that a flag or a record may name.
+pub const MOST_RANKS: u32 = 1 << 20;
+
+/// Reads a number of ranks, for clap: 1 to [`MOST_RANKS`]. Refuses any other text.
 pub fn rank_count(text: &str) -> Result<u32, String> {
     match text.parse::<u64>() {
         Ok(0) => Err("zero ranks; a group has 1 or more".into()),
-        Ok(ranks) => u32::try_from(ranks).map_err(|_| format!("{ranks} ranks are more than 2^32 - 1")),
-        Err(_) => Err(format!("`{text}` is not a number of ranks; write a whole number, 1 or more")),
+        Ok(ranks) => u32::try_from(ranks)
+            .ok()
+            .filter(|ranks| *ranks <= MOST_RANKS)
+            .ok_or_else(|| format!("{ranks} ranks are too many; the most are {}", MOST_RANKS)),
+        Err(_) => {
+            Err(format!("`{text}` is not a number of ranks; write a whole number, 1 to {}", MOST_RANKS))
+        }
+    }
+}
+
+/// The most ranks for which a command proves an algorithm: the work grows with the square of the number, or with its cube.
+pub const MOST_PROVED: u32 = 1024;
+
+/// Reads a number of ranks for a proof, for clap: 1 to [`MOST_PROVED`].
+pub fn proved_count(text: &str) -> Result<u32, String> {
+    match rank_count(text)? {
+        ranks if ranks <= MOST_PROVED => Ok(ranks),
+        ranks => Err(format!("{ranks} ranks are too many for a proof; the most are {MOST_PROVED}")),
+    }
+}
+
+/// Reads rank counts for proofs, for clap: 1 to [`MOST_PROVED`].
+pub fn proved_counts(text: &str) -> Result<RankCounts, String> {
+    let counts: RankCounts = text.parse()?;
+    proved_count(&counts.greatest().to_string()).map(|_| counts)
+}
+
+/// Reads a size of 1 byte or more, for clap.
+pub fn some_bytes(text: &str) -> Result<Size, String> {
+    match text.parse()? {
+        Size(0) => Err("a size of 0 bytes; give 1 byte or more".into()),
+        size => Ok(size),
     }
 }
 
@@ -217,6 +247,8 @@ mod tests {
         assert!(read("0..4").unwrap_err().contains("zero ranks"));
         assert!(read("4..1").unwrap_err().contains("backwards"));
         assert!(read("x").is_err() && read("").is_err() && read("1,,2").is_err());
+        assert!(read("2147483648").unwrap_err().contains("the most are 1048576"));
+        assert!(read("1..18446744073709551615").unwrap_err().contains("the most are 1048576"));
         assert_eq!("1..3,8".parse::<RankCounts>().unwrap().to_string(), "1..3,8");
     }
 }

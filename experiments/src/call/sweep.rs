@@ -5,7 +5,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::{launched, names};
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
-use allfold_report::sizes::{Growth, Size, Sweep, rank_count};
+use allfold_report::sizes::{Growth, Size, Sweep, rank_count, some_bytes};
 
 /// The only size of a sweep if neither `-b` nor `-e` is given, as in nccl-tests.
 const DEFAULT_SIZE: Size = Size(32 << 20);
@@ -16,7 +16,7 @@ pub struct SweepArgs {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     pub collective: Collective,
-    /// Number of ranks [default under a launcher: the processes that it has started]
+    /// Number of ranks, 1 to 1048576 [default under a launcher: the processes that it has started]
     #[arg(long, value_name = "N", value_parser = rank_count, default_value = launched::ranks(), hide_default_value = true,
         required = launched::ranks().is_none())]
     pub ranks: u32,
@@ -24,22 +24,16 @@ pub struct SweepArgs {
     /// algorithms that give the same bits]
     #[arg(long, value_name = "NAMES")]
     pub algo: Option<String>,
-    /// Smallest size [default: 32M, or -e if that is less]
+    /// Smallest size, 0 to 16383P [default: 32M, or -e if that is less]
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", help_heading = "Sizes")]
     pub least: Option<Size>,
-    /// Largest size [default: 32M, or -b if that is more]
+    /// Largest size, 0 to 16383P [default: 32M, or -b if that is more]
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", help_heading = "Sizes")]
     pub greatest: Option<Size>,
-    /// Factor from each size to the next
-    #[arg(
-        short = 'f',
-        long = "stepfactor",
-        value_name = "FACTOR",
-        default_value_t = 2,
-        help_heading = "Sizes"
-    )]
+    /// Factor from each size to the next, 2 to 4294967295
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value_t = 2, value_parser = clap::value_parser!(u64).range(..1 << 32), help_heading = "Sizes")]
     pub factor: u64,
-    /// Bytes from each size to the next; instead of -f
+    /// Bytes from each size to the next, 1 to 16383P; instead of -f
     #[arg(
         short = 'i',
         long = "stepbytes",
@@ -54,14 +48,14 @@ pub struct SweepArgs {
     /// Reduction operator: sum, prod, min, max, avg
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum", value_parser = names::op)]
     pub op: ReduceOp,
-    /// Root rank of broadcast, reduce, gather and scatter
+    /// Root rank of broadcast, reduce, gather and scatter: 0 to --ranks less 1
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value_t = 0)]
     pub root: u32,
-    /// Cut chunks into pieces of at most this many bytes [default: the algorithm's own]
-    #[arg(long, value_name = "SIZE", help_heading = "Execution")]
+    /// Cut chunks into pieces of at most this many bytes, 1 to 16383P [default: the algorithm's own]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes, help_heading = "Execution")]
     pub segment: Option<Size>,
-    /// Number of steps that a rank may have in flight [default: 64 for pipelined algorithms, 1 for others]
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Execution")]
+    /// Number of steps that a rank may have in flight, 1 to 1048576 [default: 64 for pipelined algorithms, 1 for others]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..=1 << 20), help_heading = "Execution")]
     pub window: Option<u32>,
 }
 
@@ -122,15 +116,12 @@ impl SweepArgs {
     /// The user's choices that hold for every size of the sweep.
     ///
     /// # Errors
-    /// A root outside the group, an unknown algorithm, segments of 0 bytes.
+    /// A root outside the group, an unknown algorithm.
     pub fn choice(&self) -> CommandResult<Choice> {
         names::root_inside(self.root, self.ranks)?;
         let shape =
             Shape::new(self.ranks).and_then(|s| s.rooted(Rank(self.root))).map_err(CommandError::usage)?;
         let named = self.algo.as_deref().map(|name| algorithm(self.collective, name)).transpose()?;
-        if self.segment == Some(Size(0)) {
-            return Err(CommandError::usage("--segment 0 cuts chunks into nothing; give 1 byte or more"));
-        }
         Ok(Choice {
             collective: self.collective,
             algorithm: named,

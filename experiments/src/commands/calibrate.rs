@@ -29,7 +29,7 @@ pub(crate) struct Args {
     prior: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// Resamples of the systems from which the confidence intervals are taken (bootstrap)
+    /// Resamples of the systems, 0 to 10000, from which the confidence intervals are taken (bootstrap)
     #[arg(long, value_name = "TIMES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=10_000))]
     resamples: u32,
     #[command(flatten)]

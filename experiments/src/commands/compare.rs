@@ -55,10 +55,10 @@ pub(crate) struct Args {
     /// The strategies, such as ddp,zero3,pipeline [default: all that the configuration fits]
     #[arg(long, alias = "strategy", value_name = "NAMES", value_delimiter = ',')]
     strategies: Vec<String>,
-    /// Number of ranks
+    /// Number of ranks, 1 to 4096
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: u32,
-    /// Steps of each run; the first one is not timed [default: 10 with up to 8 ranks, fewer with more, 3 with more than 20]
+    /// Steps of each run, 2 to 1000000; the first one is not timed [default: 10 with up to 8 ranks, fewer with more, 3 with more than 20]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     steps: Option<u64>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
@@ -141,6 +141,7 @@ pub fn run(args: &Args) -> CommandResult {
     for pair in &args.set {
         config::replace(&mut config, pair)?;
     }
+    config.check_values().map_err(CommandError::usage)?;
     let steps = args.steps.unwrap_or_else(|| usual_steps(args.ranks));
     // There are enough epochs for the steps, no checkpoints and no early end.
     (config.training.max_steps, config.training.epochs) = (steps, steps);
@@ -178,6 +179,7 @@ pub fn run(args: &Args) -> CommandResult {
         output.expect_file();
         output::folder(folder)?;
     }
+    output.check_text()?;
     let comparison = Comparison {
         config,
         strategies,

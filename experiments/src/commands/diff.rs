@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Records of the run that is judged
     #[arg(value_name = "AFTER")]
     after: PathBuf,
-    /// A change of a time up to this many percent is no change
+    /// A change of a time up to this many percent, 0 to 1000, is no change
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0, value_parser = percent)]
     tolerance: f64,
     #[command(flatten)]

@@ -18,13 +18,13 @@ Each fault schedule is drawn from its seed: a machine of 2 to 8 ranks, a collect
 faults. Ranks exchange real data on virtual time. Every rank must end with the right result or with an error that names
 the culprit. A schedule that breaks this contract is printed with the command that runs it again.")]
 pub(crate) struct Args {
-    /// How many fault schedules
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    /// How many fault schedules, 1 to 100000000
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     schedules: u64,
-    /// The seed of the first schedule
+    /// The seed of the first schedule, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     seed: u64,
-    /// Run the schedule of this seed alone, and print how every rank ended
+    /// Run the schedule of this seed, 0 to 2^64 - 1, alone, and print how every rank ended
     #[arg(long, value_name = "SEED", conflicts_with_all = ["schedules", "seed"])]
     only: Option<u64>,
     #[command(flatten)]
@@ -34,6 +34,7 @@ pub(crate) struct Args {
 /// Runs the fault schedules and prints the table.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
+    output.check_text()?;
     if let Some(seed) = args.only {
         let verdict = faults::run(seed).map_err(CommandError::run)?;
         output.say(in_words(&verdict))?;

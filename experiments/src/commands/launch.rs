@@ -2,10 +2,9 @@
 
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::{launched, log};
-use allfold_collectives::Joining;
 use allfold_collectives::environment::{RendezvousAddress, seconds};
+use allfold_collectives::{Joining, Rank};
 use allfold_launch::{LaunchJob, shim};
-use allfold_report::sizes::rank_count;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,19 +26,19 @@ allfold writes its flight record on SIGUSR2 and goes on: `kill -USR2 PID`, then 
 each rank of a hanging job is in. Ranks also write it when Ctrl-C ends the job, but one that is stopped. A second
 Ctrl-C kills the ranks at once.")]
 pub(crate) struct Args {
-    /// Ranks to start on this node
-    #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]
+    /// Ranks to start on this node, 1 to 65536
+    #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: u32,
-    /// Number of nodes
-    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = rank_count)]
+    /// Number of nodes, 1 to 65536
+    #[arg(long, value_name = "NODES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nnodes: u32,
-    /// The number of this node, from 0
+    /// The number of this node, 0 to --nnodes less 1
     #[arg(long, value_name = "NODE", default_value_t = 0)]
     node_rank: u32,
     /// Rendezvous: the host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
     #[arg(long, value_name = "HOST:PORT")]
     rdzv: Option<String>,
-    /// How often to restart all ranks after one has failed, unless it exited with 2 (a wrong flag, file or value) or
+    /// How often, 0 to 4294967295 times, to restart all ranks after one has failed, unless it exited with 2 (a wrong flag, file or value) or
     /// 65 (a run that diverged, and would diverge again)
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
@@ -47,11 +46,11 @@ pub(crate) struct Args {
     /// and --max-restarts, which counts per node, on every node; all nodes must see the folder of the checkpoints
     #[arg(long, requires = "max_restarts")]
     elastic: bool,
-    /// Seconds between the request that ranks end and killing them
+    /// Seconds, 0 to 1e9, between the request that ranks end and killing them
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
-    /// Seconds that nodes and ranks wait for each other
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    /// Seconds that nodes and ranks wait for each other, more than 0 to 1e9
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = some_seconds)]
     rdzv_timeout: Duration,
     /// Write each rank's output, and its flight record if it fails, to files below this folder
     #[arg(long, value_name = "DIR")]
@@ -104,8 +103,8 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
             args.nnodes - 1
         )));
     }
-    if args.ranks.checked_mul(args.nnodes).is_none() {
-        return Err(CommandError::usage("-n times --nnodes is more than 2^32 ranks"));
+    if args.ranks.checked_mul(args.nnodes).is_none_or(|ranks| ranks > Rank::MOST) {
+        return Err(CommandError::usage(format!("-n times --nnodes is more than {} ranks", Rank::MOST)));
     }
     let rendezvous_address = match &args.rdzv {
         Some(at) => rendezvous_address(at, args.nnodes)?,
@@ -144,6 +143,12 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         command,
     };
     Ok(allfold_launch::run(job)?)
+}
+
+/// Reads a time-out, for clap: with 0 seconds no rank could join.
+fn some_seconds(text: &str) -> Result<Duration, String> {
+    let more = seconds(text).ok().filter(|wait| !wait.is_zero());
+    more.ok_or_else(|| "a number of seconds of more than 0 up to 1e9 is needed".into())
 }
 
 fn rendezvous_address(at: &str, nodes: u32) -> CommandResult<RendezvousAddress> {

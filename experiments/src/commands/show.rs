@@ -8,7 +8,7 @@ use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::{Collective, Rank, check, render};
 use allfold_report::records::Shown;
-use allfold_report::sizes::rank_count;
+use allfold_report::sizes::proved_count;
 use std::sync::Arc;
 
 /// Flags of `show`.
@@ -23,13 +23,13 @@ pub(crate) struct Args {
     /// Algorithm; an unknown name lists the known ones
     #[arg(long, value_name = "NAME")]
     algo: String,
-    /// Number of ranks
-    #[arg(long, value_name = "N", value_parser = rank_count)]
+    /// Number of ranks, 1 to 1024
+    #[arg(long, value_name = "N", value_parser = proved_count)]
     ranks: u32,
-    /// Root rank of broadcast, reduce, gather and scatter
+    /// Root rank of broadcast, reduce, gather and scatter: 0 to --ranks less 1
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
-    /// Cut every chunk into this many pieces
+    /// Cut every chunk into this many pieces, 1 to 65536
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     segments: u32,
     #[command(flatten)]

@@ -74,13 +74,13 @@ pub(crate) struct Args {
     /// Inject a fault, as in the list below; may be given again
     #[arg(long, value_name = "RULE", help_heading = "Faults")]
     fault: Vec<String>,
-    /// Seed of the random draws of faults
+    /// Seed of the random draws of faults, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Faults")]
     seed: u64,
-    /// Fail the collective after this virtual time, such as 20ms [default: none; 300s with a fault that can hang it]
+    /// Fail the collective after this virtual time, 1ps to 18446744s, such as 20ms [default: none; 300s with a fault that can hang it]
     #[arg(long, value_name = "TIME", value_parser = span_of, help_heading = "Faults")]
     deadline: Option<Picos>,
-    /// Run this many channels in parallel, each on its share of the data; --window applies to each channel
+    /// Run this many channels, 1 to 1024, in parallel, each on its share of the data; --window applies to each channel
     #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulation")]
     lanes: u32,
     /// Print where the time went, in words that this help explains below. Takes one size and simulates every rank
@@ -130,6 +130,7 @@ pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let files = args.trace.iter().chain(&args.timeline).chain(&args.plot);
     files.into_iter().try_for_each(|path| output.will_write(path))?;
+    output.check_text()?;
     let mut records = Vec::new();
     for (at, (sweep, call)) in sweeps.iter().zip(&calls).enumerate() {
         if at > 0 {
@@ -367,7 +368,8 @@ fn explained(
 
 /// Parses a span of time on the command line, such as 20ms.
 fn span_of(text: &str) -> Result<Picos, String> {
-    span(text).ok_or_else(|| "write a number and one of s, ms, us, ns, such as 20ms".into())
+    let some = span(text).filter(|span| *span > Picos::ZERO);
+    some.ok_or_else(|| "write a number above 0 and one of s, ms, us, ns, ps, such as 20ms".into())
 }
 
 /// Every kind of fault rule, as lines of the help text.

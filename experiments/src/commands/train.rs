@@ -58,11 +58,11 @@ pub(crate) struct Args {
     /// job), mpi (this process is one rank of mpirun's job), or auto: tcp under a launcher, else threads
     #[arg(long, value_enum, default_value = "auto")]
     backend: Backend,
-    /// Number of ranks [default: 1, or the launcher's number]
+    /// Number of ranks, 1 to 1048576 [default: 1, or the launcher's number]
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: Option<u32>,
-    /// Stop after this many steps [default: training.max_steps, else all epochs]
-    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Stop after this many steps, 1 to 1000000000 [default: training.max_steps, else all epochs]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     steps: Option<u64>,
     #[arg(long, value_name = "S", help = strategies())]
     strategy: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     /// given again
     #[arg(long, value_name = "RULE")]
     fault: Vec<String>,
-    /// Seed of the random draws of faults
+    /// Seed of the random draws of faults, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
     fault_seed: u64,
     /// What each rank computes on: cpu or cuda, or a device for each rank, such as cuda:0,cpu [default: the configuration's]; with
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// step of rank 0
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// The step to trace, from 0; not with sim [default: the last]
+    /// The step to trace, 0 to the number of steps less 1; not with sim [default: the last]
     #[arg(long, value_name = "STEP", requires = "trace")]
     trace_step: Option<u64>,
     /// Write a Chrome trace of every layer's passes in some steps, and print the layers that take the most time; with processes,

@@ -10,7 +10,7 @@ use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::{Collective, check};
 use allfold_report::format::counted;
 use allfold_report::records::ProofRecord;
-use allfold_report::sizes::RankCounts;
+use allfold_report::sizes::{RankCounts, proved_counts};
 use std::collections::BTreeSet;
 
 /// Flags of `verify`.
@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Verify only this algorithm
     #[arg(long, value_name = "NAME")]
     algo: Option<String>,
-    /// Rank counts, such as 8, 1..64 or 1,2,4..8
-    #[arg(long, value_name = "COUNTS", default_value = "1..64")]
+    /// Rank counts of 1 to 1024, such as 8, 1..64 or 1,2,4..8
+    #[arg(long, value_name = "COUNTS", default_value = "1..64", value_parser = proved_counts)]
     ranks: RankCounts,
     #[command(flatten)]
     common: Common,
@@ -39,6 +39,7 @@ pub(crate) struct Args {
 pub fn run(args: &Args) -> CommandResult {
     let algorithms = algorithms(args)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    output.check_text()?;
     let proofs = prove(&algorithms, &args.ranks)?;
     for proof in &proofs {
         output.record(proof)?;

@@ -59,6 +59,7 @@ pub fn run(
     let algorithms: Vec<&'static Algorithm> =
         args.algorithms.iter().map(|name| algorithm(*collective, name)).collect::<CommandResult<_>>()?;
     plot.iter().try_for_each(|path| output.will_write(path))?;
+    output.check_text()?;
     let counts = thinned(&counts.0);
     let (mut curves, mut left_out) = (Vec::new(), LeftOut::default());
     let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");

@@ -23,6 +23,11 @@ impl Topology {
 
     /// A full mesh: one link for every ordered pair of ranks.
     pub fn mesh(ranks: u32, link: Link) -> Result<Topology> {
+        if ranks.checked_mul(ranks.saturating_sub(1)).is_none() {
+            return Err(Error::Topology(format!(
+                "{ranks} ranks of a full mesh need more than 2^32 links; use fewer ranks"
+            )));
+        }
         let names: Vec<String> = (1..ranks).map(|d| format!("to+{d}")).collect();
         let kinds: Vec<_> = names.iter().map(|name| (name.as_str(), 1, link)).collect();
         Topology::build("mesh", ranks, Wiring::Mesh, &kinds)

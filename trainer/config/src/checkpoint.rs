@@ -1,6 +1,5 @@
 //! The table `[checkpoint]`: when checkpoints are written, and where.
 
-use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
@@ -52,13 +51,5 @@ impl CheckpointConfig {
     /// Whether the run writes checkpoints at all.
     pub fn writes(&self) -> bool {
         self.by_time() || self.best
-    }
-
-    /// Checks that at least one written checkpoint is kept.
-    pub(crate) fn check(&self) -> Result<()> {
-        match self.keep {
-            0 => Err(Error("`checkpoint.keep` is 0; it must be 1 or more".into())),
-            _ => Ok(()),
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! The table `[data]`: the samples, and how ranks and batches draw them.
 
-use crate::limits::sizes;
 use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -95,25 +94,16 @@ impl Default for DataConfig {
 }
 
 impl DataConfig {
-    /// Checks the sizes, that pictures can be cut, that there are at most 64 workers, and that a sample is either dropped
-    /// or not.
+    /// Checks that pictures can be cut, and that a sample is either dropped or not.
     pub(crate) fn check(&self) -> Result<()> {
-        sizes(&[
-            ("data.positions", &[self.positions]),
-            ("data.synthetic_shape", &self.synthetic_shape),
-            ("data.synthetic_classes", &[self.synthetic_classes]),
-            ("data.prefetch", &[self.prefetch]),
-        ])?;
         self.check_pictures()?;
         let (name, drops) =
             if self.drop_last { ("drop_last", true) } else { ("drop_last_batch", self.drop_last_batch) };
-        let wrong = if self.workers > 64 {
-            format!("`data.workers` is {}; it must be 0 to 64", self.workers)
-        } else if self.uneven && drops {
-            format!("`data.uneven` drops no samples and `data.{name}` does: set one of them")
-        } else {
-            return Ok(());
-        };
-        Err(Error(wrong))
+        match self.uneven && drops {
+            true => {
+                Err(Error(format!("`data.uneven` drops no samples and `data.{name}` does: set one of them")))
+            }
+            false => Ok(()),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! The table `[lr_schedule]`: how the learning rate changes over a run.
 
-use crate::limits::{not_negative, shares};
 use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -99,20 +98,12 @@ impl Default for LrScheduleConfig {
 }
 
 impl LrScheduleConfig {
-    /// Checks that rates are finite, that the periods of `restarts` do not become shorter, that `plateau` lowers the rate, and that
-    /// there are milestones where they are used.
+    /// Checks that the periods of `restarts` do not become shorter, that `plateau` lowers the rate, and that there are milestones where
+    /// they are used.
     pub(crate) fn check(&self) -> Result<()> {
-        not_negative(&[
-            ("lr_schedule.warmup_from", self.warmup_from),
-            ("lr_schedule.factor", self.factor),
-            ("lr_schedule.floor", self.floor),
-            ("lr_schedule.power", self.power),
-        ])?;
-        shares(&[("lr_schedule.threshold", self.threshold)])?;
         let (name, factor) = (self.name, self.factor);
         let uses_milestones = name == LrScheduleName::Milestones;
         let wrong = match name {
-            _ if self.every == 0 => "`lr_schedule.every` is 0; it must be 1 or more".into(),
             LrScheduleName::Restarts if factor < 1.0 => format!(
                 "`lr_schedule.factor` is {factor}; `restarts` needs 1 or more, so that no period is shorter than the one before"
             ),

@@ -1,12 +1,8 @@
 //! The table `[model]`: the network, and its initial weights.
 
-use crate::limits::{not_negative, shares, sizes};
 use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
-
-/// The largest vocabulary.
-const MOST_TOKENS: usize = 1 << 20;
 
 /// The network, and its initial weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -90,25 +86,8 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
-    /// Checks the sizes, and refuses keys of other models.
+    /// Refuses keys of other models.
     pub(crate) fn check(&self) -> Result<()> {
-        sizes(&[
-            ("model.layers", &[self.layers]),
-            ("model.width", &[self.width]),
-            ("model.heads", &[self.heads]),
-            ("model.experts_per_token", &[self.experts_per_token]),
-            ("model.hidden", &self.hidden),
-            ("model.channels", &self.channels),
-        ])?;
-        shares(&[("model.dropout", self.dropout), ("model.attention_dropout", self.attention_dropout)])?;
-        not_negative(&[
-            ("model.capacity_factor", self.capacity_factor),
-            ("model.balance_loss", self.balance_loss),
-        ])?;
-        if !(1..=MOST_TOKENS).contains(&self.vocabulary) {
-            let vocabulary = self.vocabulary;
-            return Err(Error(format!("`model.vocabulary` is {vocabulary}; it must be 1 to {MOST_TOKENS}")));
-        }
         let (gpt, bert) = (self.name == "gpt", self.name == "bert");
         let (vgg, resnet) = (self.name.starts_with("vgg"), self.name.starts_with("resnet"));
         let drops = gpt || bert || vgg && self.imagenet_stem;

@@ -1,6 +1,5 @@
 //! The table `[optimiser]`: how gradients change the weights.
 
-use crate::limits::{not_negative, shares};
 use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -52,20 +51,8 @@ impl Default for OptimiserConfig {
 }
 
 impl OptimiserConfig {
-    /// Checks that rates are finite and not negative, that means decay, and that Nesterov's momentum has a momentum.
+    /// Checks that Nesterov's momentum has a momentum.
     pub(crate) fn check(&self) -> Result<()> {
-        shares(&[
-            ("optimiser.momentum", self.momentum),
-            ("optimiser.beta1", self.beta1),
-            ("optimiser.beta2", self.beta2),
-        ])?;
-        not_negative(&[
-            ("optimiser.lr", self.lr),
-            ("optimiser.weight_decay", self.weight_decay),
-            ("optimiser.eps", self.eps),
-            ("optimiser.trust", self.trust),
-            ("optimiser.clip_norm", self.clip_norm),
-        ])?;
         let wrong = match self.nesterov {
             true if self.name != "sgd" => "`optimiser.nesterov` is for optimiser `sgd`",
             true if self.momentum == 0.0 => "`optimiser.nesterov` needs an `optimiser.momentum` above 0",

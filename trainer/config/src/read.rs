@@ -1,6 +1,5 @@
 //! Reading a configuration, and replacing one of its values.
 
-use crate::limits::sizes;
 use crate::unknown_key::{unknown_key, unknown_table};
 use crate::{Config, Error, Result, keys};
 use allfold_base::suggest::nearest;
@@ -23,15 +22,14 @@ impl Config {
     /// The first value that makes no sense, and what would be right.
     pub fn check_values(&self) -> Result<()> {
         self.devices()?;
-        sizes(&[("threads", &[self.threads])])?;
+        self.check_limits()?;
         self.model.check()?;
         self.data.check()?;
         self.training.check()?;
         self.optimiser.check()?;
         self.lr_schedule.check()?;
         self.precision.check()?;
-        self.ddp.check()?;
-        self.checkpoint.check()
+        self.ddp.check()
     }
 
     /// Replaces the value of one key, such as `optimiser.lr`, written as in a file; a word needs no quotes.

@@ -1,6 +1,5 @@
 //! The table `[training]`: how long a run is, in which steps it goes, and by what it is judged.
 
-use crate::limits::{not_negative, sizes};
 use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
@@ -89,13 +88,8 @@ impl Default for TrainingConfig {
 }
 
 impl TrainingConfig {
-    /// Checks that there is something to train on in each step, and that `min_delta` has an effect.
+    /// Checks that `min_delta` has an effect.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.epochs == 0 {
-            return Err(Error("`training.epochs` is 0; it must be 1 or more".into()));
-        }
-        sizes(&[("training.batch", &[self.batch]), ("training.accumulate", &[self.accumulate])])?;
-        not_negative(&[("training.min_delta", self.min_delta)])?;
         if self.min_delta > 0.0 && self.patience == 0 {
             let what = "`training.min_delta` is for `training.patience`: set both of them";
             return Err(Error(what.into()));

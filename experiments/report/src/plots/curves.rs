@@ -163,7 +163,7 @@ impl Curves {
     fn near_the_lowest(&self, scale: Scale, points: &[&Point]) -> Scale {
         let lowest = points.iter().map(|point| point.y - point.error).fold(f64::INFINITY, f64::min);
         match scale {
-            Scale::Linear(range) if SHARES.contains(&self.y.label) && lowest >= 0.5 => {
+            Scale::Linear(range) if SHARES.contains(&self.y.label) && (0.5..1e6).contains(&lowest) => {
                 let from = ((lowest * 10.0).floor() / 10.0 - 0.1).max(0.0);
                 Scale::Linear(from..(range.end / 1.08).max(1.0) + 0.02)
             }
@@ -172,8 +172,13 @@ impl Curves {
     }
 
     fn shown(&self, point: &&Point) -> bool {
-        let fits = |axis: &Axis, value: f64| value.is_finite() && (axis.log.is_none() || value > 0.0);
-        fits(&self.x, point.x) && fits(&self.y, point.y)
+        self.fits(point.x, point.y + point.error.abs()) && self.fits(point.x, point.y)
+    }
+
+    /// Whether the axes can show a point. Beyond the limits the differences between labels are no numbers any more.
+    fn fits(&self, x: f64, y: f64) -> bool {
+        let fits = |axis: &Axis, value: f64| value.abs() <= 1e101 && (axis.log.is_none() || value >= 1e-101);
+        fits(&self.x, x) && fits(&self.y, y)
     }
 
     /// The text of a point's tooltip.
@@ -192,9 +197,10 @@ impl Curves {
     ) -> Result<Vec<Tip>, DrawError> {
         let points: Vec<&Point> =
             self.series.iter().flat_map(|s| &s.points).filter(|p| self.shown(p)).collect();
-        let ideal = self.ideal.iter().flat_map(|ideal| &ideal.points);
+        let ideal: Vec<(f64, f64)> = self.ideal.iter().flat_map(|ideal| ideal.points.clone()).collect();
+        let ideal = ideal.into_iter().filter(|(x, y)| self.fits(*x, *y));
         let xs = Scale::over(self.x.log, points.iter().map(|p| p.x).chain(ideal.clone().map(|p| p.0)));
-        let ys = points.iter().flat_map(|p| [p.y, p.y + p.error]).chain(ideal.map(|p| p.1));
+        let ys = points.iter().flat_map(|p| [p.y, p.y + p.error]).chain(ideal.clone().map(|p| p.1));
         let ys = Scale::over(self.y.log, ys).map(|scale| self.near_the_lowest(scale, &points));
         let (Some(xs), Some(ys)) = (xs, ys) else { return Err("nothing to plot".into()) };
 
@@ -220,8 +226,8 @@ impl Curves {
             .axis_desc_style(("sans-serif", font_size, &INK))
             .draw()?;
 
-        if let Some(ideal) = &self.ideal {
-            chart.draw_series(LineSeries::new(ideal.points.iter().copied(), IDEAL.stroke_width(2)))?;
+        if self.ideal.is_some() {
+            chart.draw_series(LineSeries::new(ideal, IDEAL.stroke_width(2)))?;
         }
         self.draw_series(&mut chart)
     }
@@ -324,7 +330,7 @@ impl Scale {
             return None;
         }
         Some(match log {
-            None => Scale::Linear(0.0..if high > 0.0 { high * 1.08 } else { 1.0 }),
+            None => Scale::Linear(0.0..if high > 1e-101 { high * 1.08 } else { 1.0 }),
             Some(base) => {
                 let base = f64::from(base);
                 Scale::Log { range: low / base.powf(0.15)..high * base.powf(0.15), base }
@@ -467,5 +473,26 @@ mod tests {
         assert!(!curves(vec![zero.clone(), one]).draw().unwrap().wide.contains(": 0 (us)"));
         let empty = Curves { ideal: None, ..curves(vec![zero]) };
         assert!(empty.draw().is_err());
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_drawn_or_left_out() {
+        for big in
+            [1e15, 1e38, 1e100, 1e300, f64::MAX, f64::INFINITY, f64::NAN, 1e-100, 1e-300, 1e-320, 0.0, -1.0]
+        {
+            let points = vec![
+                Point { x: 1.0, y: big, error: 0.0 },
+                Point { x: 8.0, y: 1.0, error: big },
+                Point { x: big, y: big, error: big },
+            ];
+            for (label, log) in [(EFFICIENCY, None), ("us", None), ("us", Some(10)), ("us", Some(2))] {
+                for points in [points.clone(), points[..1].to_vec()] {
+                    let y = Axis { label, log, format: |value| value.to_string() };
+                    let ideal = Some(Ideal { name: "ideal".into(), points: vec![(1.0, 1.0), (big, big)] });
+                    let figure = Curves { y, ideal, ..curves(points) }.draw().unwrap();
+                    assert!(figure.wide.len() < 100_000, "{big}: {} bytes", figure.wide.len());
+                }
+            }
+        }
     }
 }

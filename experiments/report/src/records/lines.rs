@@ -1,5 +1,6 @@
 //! A record as a line of JSON, and lines read back.
 
+use crate::sizes::MOST_RANKS;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -47,6 +48,25 @@ pub fn line<R: RecordKind>(record: &R, stamp: &Stamp) -> serde_json::Result<Stri
     serde_json::to_string(&line)
 }
 
+/// Checks the numbers of a record: a number of ranks is 1 to [`MOST_RANKS`], and any other number is one that a plot can show.
+fn numbers(value: &Value) -> Result<(), String> {
+    const LARGEST: f64 = 1e100;
+    let object = value.as_object().into_iter().flatten().map(|(key, value)| (&**key, value));
+    let list = value.as_array().into_iter().flatten().map(|value| ("a number", value));
+    for (key, value) in object.chain(list) {
+        match (key, value.as_f64()) {
+            ("ranks", Some(ranks)) if !(1.0..=f64::from(MOST_RANKS)).contains(&ranks) => {
+                return Err(format!("`ranks` is {value}; it must be 1 to {MOST_RANKS}"));
+            }
+            (_, Some(number)) if number.abs() > LARGEST => {
+                return Err(format!("`{key}` is {value}; it must be -{LARGEST:e} to {LARGEST:e}"));
+            }
+            _ => numbers(value)?,
+        }
+    }
+    Ok(())
+}
+
 /// Records that were read back.
 #[derive(Clone, Debug, Default)]
 pub struct Records(Vec<Value>);
@@ -57,8 +77,11 @@ impl Records {
     pub fn parse(text: &str) -> Result<Records, String> {
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let records = lines.map(|(at, line)| {
-            let value: Value =
-                serde_json::from_str(line).map_err(|e| format!("line {}: no JSON record: {e}", at + 1))?;
+            let value: Value = serde_json::from_str(line).map_err(|e| {
+                let (line, column) = (at + 1, e.column());
+                format!("line {line}: no JSON record: it is no JSON at column {column}; a record is one line, {{\"schema\":{SCHEMA},..}}")
+            })?;
+            numbers(&value).map_err(|why| format!("line {}: {why}", at + 1))?;
             match value.get("schema").and_then(Value::as_u64) {
                 Some(schema) if schema == u64::from(SCHEMA) => Ok(value),
                 Some(schema) => Err(format!("line {}: schema {schema}; this version reads {SCHEMA}", at + 1)),
@@ -164,5 +187,14 @@ mod tests {
         assert!(Records::parse("\n{").unwrap_err().starts_with("line 2: no JSON record"));
         assert!(Records::parse(r#"{"schema":1}"#).unwrap_err().contains("this version reads 2"));
         assert!(Records::parse("{}").unwrap_err().contains("no `schema`"));
+        for (wrong, says) in [
+            ("\"ranks\":0", "line 2: `ranks` is 0; it must be 1 to 1048576"),
+            ("\"setup\":{\"ranks\":4294967295}", "line 2: `ranks` is 4294967295; it must be 1 to 1048576"),
+            ("\"efficiency\":1e308", "line 2: `efficiency` is 1e+308; it must be -1e100 to 1e100"),
+            ("\"losses\":[1.0,-1e300]", "line 2: `a number` is -1e+300; it must be -1e100 to 1e100"),
+        ] {
+            let text = format!("{{\"schema\":2,\"kind\":\"k\"}}\n{{\"schema\":2,\"kind\":\"k\",{wrong}}}");
+            assert_eq!(Records::parse(&text).unwrap_err(), says);
+        }
     }
 }

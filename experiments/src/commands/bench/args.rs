@@ -4,6 +4,7 @@ use crate::call::sweep::SweepArgs;
 use crate::measure::bench::Path;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_report::sizes::rank_count;
 use clap::ValueEnum;
 use std::path::PathBuf;
 
@@ -40,20 +41,14 @@ pub(crate) struct Args {
     /// With tcp: how connections are protected [default: loopback]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(super) security: Option<Mode>,
-    /// With tcp: treat this many ranks as one host; ranks of one host exchange messages through shared memory [default: every rank is a host of its own]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    /// With tcp: treat this many ranks, 1 to 1048576, as one host; ranks of one host exchange messages through shared memory [default: every rank is a host of its own]
+    #[arg(long, value_name = "COUNT", value_parser = rank_count)]
     pub(super) ranks_per_host: Option<u32>,
-    /// Number of timed calls; on virtual time one call is timed
-    #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Measuring")]
+    /// Number of timed calls, 1 to 1000000; on virtual time one call is timed
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000), help_heading = "Measuring")]
     pub(super) iterations: u32,
-    /// Number of untimed calls before the timed ones
-    #[arg(
-        short = 'w',
-        long = "warmup_iters",
-        value_name = "COUNT",
-        default_value_t = 5,
-        help_heading = "Measuring"
-    )]
+    /// Number of untimed calls before the timed ones, 0 to 1000000
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000_000), help_heading = "Measuring")]
     pub(super) warmup: u32,
     /// Check every result: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
@@ -61,7 +56,7 @@ pub(crate) struct Args {
     /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0)
     #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     pub(super) register: u8,
-    /// Seed of the inputs
+    /// Seed of the inputs, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
     pub(super) seed: u64,
     /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// differ in the samples of a step: `allfold compare --modeled-only` gives all of them the same
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
-    /// Rank counts, such as 1,2,4,8,64; from a long range, its powers of two
+    /// Rank counts of 1 to 1048576, such as 1,2,4,8,64; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS", required = true)]
     ranks: Option<RankCounts>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
@@ -41,18 +41,18 @@ pub(crate) struct Args {
     /// Share the samples of a step by the speed of these devices, not equally
     #[arg(long)]
     share_by_speed: bool,
-    /// Steps of each run on a real clock, or with real arithmetic on the virtual clock
+    /// Steps, 1 to 1000000, of each run on a real clock, or with real arithmetic on the virtual clock
     #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
-    /// Run real arithmetic on the virtual clock for up to this many ranks [default: 4, or 0 where the configuration trains
+    /// Run real arithmetic on the virtual clock for up to this many ranks, 0 to 4096 [default: 4, or 0 where the configuration trains
     /// on GPUs, which compute in real time]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=4096))]
     sim_ranks: Option<u32>,
     /// Inject a fault into the runs on the virtual clock, such as slow_rank=3:x4 (`allfold simulate --help` lists them); may be given
     /// again. Numbers of ranks that do not have the rule's ranks or links run without the fault
     #[arg(long, value_name = "RULE", conflicts_with = "modeled_only")]
     fault: Vec<String>,
-    /// Seed of the random draws of faults
+    /// Seed of the random draws of faults, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
     fault_seed: u64,
     /// Run no arithmetic: model every point from shapes, FLOPs and bytes
@@ -95,6 +95,7 @@ pub fn run(args: &Args) -> CommandResult {
     scaling.check_faults(ranks, on_virtual_clock)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     args.html.iter().try_for_each(|path| output.will_write(path))?;
+    output.check_text()?;
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {
         let gpus = counted(gpus as usize, "GPU");
         output.say(format!("measured up to {gpus}, which is all that this machine has"))?;

@@ -41,13 +41,13 @@ pub(crate) struct Args {
     /// A layer table of your own (a file that ends in .toml), or the network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
     name: String,
-    /// Rank counts, such as 1,8,64; from a long range, its powers of two
+    /// Rank counts of 1 to 1048576, such as 1,8,64; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS")]
     ranks: RankCounts,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// Samples per step: of each rank, or with --strong of all ranks
+    /// Samples per step, 1 to 4294967296: of each rank, or with --strong of all ranks
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     batch: u64,
     /// Strong scaling: all ranks share one batch
@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// TF32 products
     #[arg(long)]
     tf32: bool,
-    /// Micro-batches per step; gradients are exchanged once per step
+    /// Micro-batches per step, 1 to 1048576; gradients are exchanged once per step
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     accumulate: u64,
     /// Batch norms over the samples of all ranks
@@ -71,20 +71,20 @@ pub(crate) struct Args {
     /// The GPU of each rank [default: the machine's own GPU]
     #[arg(long, value_name = "GPU")]
     accelerator: Option<String>,
-    /// Samples per second measured on one GPU; all kernel times are scaled to match it
-    #[arg(long, value_name = "RATE")]
+    /// Samples per second measured on one GPU, 1e-9 to 1e12; all kernel times are scaled to match it
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     single_gpu_rate: Option<f64>,
     /// How exchanges are timed
     #[arg(long, value_enum, default_value = "simulated")]
     collectives: Collectives,
-    /// Standard deviation of the devices' speed, as a share of a step, such as 0.02 or 2%; all ranks wait for the slowest
+    /// Standard deviation of the devices' speed, as a share of a step, 0 to less than 1, such as 0.02 or 2%; all ranks wait for the slowest
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     device_variation: f64,
-    /// Standard deviation of a host's lateness in a step, in microseconds; all ranks wait for the latest
-    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    /// Standard deviation of a host's lateness in a step, in microseconds, 0 to 1e12; all ranks wait for the latest
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = micros)]
     jitter: f64,
-    /// Samples per second that the CPUs of a node prepare
-    #[arg(long, value_name = "RATE")]
+    /// Samples per second that the CPUs of a node prepare, 1e-9 to 1e12
+    #[arg(long, value_name = "RATE", value_parser = rate)]
     input_rate: Option<f64>,
     /// Draw throughput over ranks into an SVG file
     #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
@@ -96,20 +96,14 @@ pub(crate) struct Args {
     common: Common,
 }
 
-fn finite(what: &str, value: f64) -> CommandResult<f64> {
-    match value.is_finite() && (0.0..=1e12).contains(&value) {
-        true => Ok(value),
-        false => Err(CommandError::usage(format!("{what} {value} is not a number from 0 to 1e12"))),
-    }
+fn micros(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1e12).contains(number));
+    number.ok_or_else(|| "give a number of microseconds from 0 to 1e12".into())
 }
 
-fn rate(what: &str, value: f64) -> CommandResult<f64> {
-    match value > 0.0 {
-        true => finite(what, value),
-        false => Err(CommandError::usage(format!(
-            "{what} is {value}; give a number of samples per second above 0"
-        ))),
-    }
+fn rate(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (1e-9..=1e12).contains(number));
+    number.ok_or_else(|| "give a number of samples per second from 1e-9 to 1e12".into())
 }
 
 /// The network of a name, or of a user's layer table.
@@ -150,11 +144,11 @@ impl Args {
             strong: self.strong,
             accumulate: usize::try_from(self.accumulate).map_err(CommandError::usage)?,
             sync_batch_norm: self.sync_batch_norm,
-            measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
+            measured: self.single_gpu_rate,
             terms: Overheads {
                 device_variation: self.device_variation,
-                jitter_us: finite("--jitter", self.jitter)?,
-                input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
+                jitter_us: self.jitter,
+                input: self.input_rate,
                 node: machine.map_or(8, |preset| preset.devices),
                 ..Overheads::NONE
             },
@@ -171,6 +165,7 @@ pub fn run(args: &Args) -> CommandResult {
     let scaling = args.scaling()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     args.html.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
+    output.check_text()?;
     let (points, left_out) = points(&scaling, &args.ranks, &mut output)?;
     let Some(first) = points.first() else { return output.close() };
     let kind = if scaling.strong { "strong" } else { "weak" };

@@ -58,6 +58,7 @@ pub fn run(files: &[PathBuf], options: &ScoreOptions, output: &mut RunOutput) ->
         .map(|file| scaling_tables::read(file).map_err(CommandError::usage))
         .collect::<CommandResult<_>>()?;
     options.plot.iter().try_for_each(|path| output.will_write(path))?;
+    output.check_text()?;
     let head = ["table", "curve", "GPUs", "published", "predicted", "error (%)"];
     let mut found =
         Found { lines: vec![head.map(String::from).to_vec()], scored: Vec::new(), left: Vec::new() };
