@@ -78,6 +78,59 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
     }
 }
 
+/// The checkpoint that the last line of an interrupted run names is of the step that the line names.
+#[test]
+fn a_run_that_is_told_to_stop_writes_a_checkpoint_of_its_last_step() {
+    let launched = ["launch", "-n", "2", "--grace", "1000", "--"];
+    for (before, signal, code) in [
+        (&[][..], Signal::HUP, 129),
+        (&[], Signal::USR1, 138),
+        (&[], Signal::TERM, 143),
+        (&launched, Signal::TERM, 143),
+        (&launched, Signal::INT, 130),
+        (&launched, Signal::USR1, 138),
+    ] {
+        let folder = folder();
+        let dir = format!("checkpoint.dir={}", folder.path().display());
+        let keys = ["--set", &dir, "--set", "checkpoint.every=1000000", "--set", "training.epochs=100000"];
+        let mut child = started(&[before, &["train", "--config", MLP], &keys].concat());
+        let text = BufReader::new(child.stdout.take().unwrap());
+        assert!(first_line(&mut BufReader::new(child.stderr.take().unwrap())).contains("step "));
+        interrupt(&child, signal);
+        let said = text.lines().map(Result::unwrap).last().unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{before:?} {signal:?}: {said}");
+        let step = said.split("interrupted after step ").nth(1).unwrap();
+        let step: u64 = step.split(' ').next().unwrap().parse().unwrap();
+        let file = folder.path().join(format!("step-{step:08}.safetensors"));
+        assert!(
+            file.exists() && said.ends_with(&format!("the newest checkpoint is {}", file.display())),
+            "{said}"
+        );
+    }
+}
+
+/// The shell's `nohup` lets a program ignore SIGHUP, and a run without checkpoints has no use for SIGUSR1.
+#[test]
+fn a_run_ends_by_a_hang_up_with_a_summary_unless_the_caller_ignores_it() {
+    let endless = ["train", "--config", MLP, "--set", "training.epochs=100000"];
+    let mut child = started(&endless);
+    first_line(&mut BufReader::new(child.stderr.take().unwrap()));
+    interrupt(&child, Signal::HUP);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(129), "{said}");
+    assert!(said.lines().last().unwrap().starts_with("interrupted after step "), "{said}");
+    let mut command = Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_allfold")).args(endless).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    while !first_line(&mut log).starts_with("step ") {}
+    interrupt(&child, Signal::HUP);
+    assert!(first_line(&mut log).starts_with("step "));
+    interrupt(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
 /// Records of progress are in the file during the run: a run that SIGKILL ends leaves them.
 #[test]
 fn a_run_that_is_killed_leaves_its_records_of_progress() {

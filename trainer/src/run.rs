@@ -182,7 +182,7 @@ impl<'a, F: Float> Run<'a, F> {
         }
         self.can_score()?;
         let result = TrainResult::empty(self.model.params.len());
-        let mut progress = Progress { result, shared: 0, per_epoch, steps };
+        let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };
         let _held = self.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
@@ -191,7 +191,9 @@ impl<'a, F: Float> Run<'a, F> {
             engine.observe(observer.wants_spans());
         }
         while let Some(epoch) = self.next_epoch(&mut progress) {
-            self.train_epoch(epoch, &mut progress, observer)?;
+            if self.train_epoch(epoch, &mut progress, observer)? {
+                return Ok(progress.result);
+            }
             self.end_epoch(epoch, &mut progress, observer)?;
         }
         let mut result = progress.result;

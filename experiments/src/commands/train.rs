@@ -1,6 +1,7 @@
 //! `allfold train`: trains a network on threads, as one of many processes, or in virtual time.
 
 mod draw;
+mod files;
 mod live;
 mod summary;
 
@@ -10,7 +11,6 @@ use crate::training::measured_shares::shares_by_speed;
 use crate::training::profile::{self, ProfileSchedule};
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
-use crate::training::trained::Trained;
 use crate::training::watch::OnStep;
 use crate::training::{config, reference_losses};
 use allfold_cli::common::Common;
@@ -21,9 +21,6 @@ use allfold_cli::{interruption, invocation, launched, memory, names, progress};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
-use allfold_report::loss_curve::LossSeries;
-use allfold_report::plots::Origin;
-use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
 use allfold_trainer::config::{are_real_devices, without_effect};
@@ -334,25 +331,25 @@ pub fn run(args: &Args) -> CommandResult {
     let reference = args.compare.as_deref().map(reference_losses::read).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.is_reporter());
     let mut output = RunOutput::open(json, Some(config.seed))?;
-    let profile = args.profile.as_deref().map(|path| profile_path(path, &place));
+    let profile = args.profile.as_deref().map(|path| files::profile_path(path, &place));
     args.trace.iter().chain(&args.plot).chain(&profile).try_for_each(|path| output.will_write(path))?;
     if config.checkpoint.writes() && place.is_reporter() {
         output::folder(Path::new(&config.checkpoint.dir))?;
     }
     let events =
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
-    let on_step = match place.is_reporter() {
+    let live = match place.is_reporter() {
         true => {
             // A refused run has printed its one line by now.
             heading(args, &config, &data, &place, &mut output)?;
-            let mut live = Live::of(args, &config, &place, &output)?;
-            Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)
+            Some(Live::of(args, &config, &place, &output)?)
         }
-        false => {
-            Live::silent(&place);
-            None
-        }
+        false => None,
     };
+    let progress = live.as_ref().map(Live::progress);
+    let summary = move || progress.iter().for_each(|progress| progress.end());
+    let stopping = live::heed(&config, &place, summary.clone());
+    let on_step = live.map(|mut live| Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep);
     let bar = match place.is_reporter() {
         true => {
             progress::steps(steps, &format!("{} on {}", config.model.name, counted(ranks as usize, "rank")))
@@ -366,10 +363,12 @@ pub fn run(args: &Args) -> CommandResult {
         spans: args.trace.is_some(),
         waiting: args.common.json.is_some() || invocation::keeper().is_some(),
         profile: schedule,
+        stopping: stopping.clone(),
     };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     drop(bar);
     interruption::let_the_signal_end();
+    live::end_if_asked(stopping.as_deref(), &place, (trained.is_err(), &summary));
     let trained = trained?;
     let profiled =
         profile.map_or(Ok(()), |path| trace::profile(&path, place.first_rank(), &trained.profiles));
@@ -380,72 +379,12 @@ pub fn run(args: &Args) -> CommandResult {
     if args.profile.is_some() {
         profile::summary(&trained.profiles, 12).into_iter().try_for_each(|line| output.say(line))?;
     }
-    records(&config, &place, &trained, &mut output)?;
+    files::records(&config, &place, &trained, &mut output)?;
     // The records are written even if another file cannot be.
     let closed = output.close();
     profiled?;
-    files(args, &config, &place, &trained, reference)?;
+    files::plot_and_trace(args, &config, &place, &trained, reference)?;
     closed
-}
-
-/// Writes the plot and the trace.
-fn files(
-    args: &Args,
-    config: &Config,
-    place: &LaunchMode,
-    trained: &Trained,
-    reference: Option<LossSeries>,
-) -> CommandResult {
-    if let Some(path) = &args.plot {
-        let origin = match place {
-            LaunchMode::Sim(_) => Origin::Simulated,
-            _ => Origin::measured_on(&trained.device),
-        };
-        draw::course(path, config, origin, &trained.result, reference)?;
-    }
-    if let Some(path) = &args.trace {
-        match place {
-            LaunchMode::Sim(_) => trace::activities(path, &trained.timeline)?,
-            LaunchMode::Threads(_) | LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
-                one_step(path, args, trained)?
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Writes the records of the steps, and of the layers of a profiled run.
-fn records(config: &Config, place: &LaunchMode, trained: &Trained, output: &mut RunOutput) -> CommandResult {
-    let (backend, measured) = place.kind();
-    match place {
-        LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
-        LaunchMode::Process(_) => keep(output, &trained.measured_over_tcp(config))?,
-        LaunchMode::Mpi(..) => keep(output, &trained.measured_over_mpi(config))?,
-        LaunchMode::Sim(_) => keep(output, &trained.simulated(config))?,
-    }
-    macro_rules! layers {
-        ($record:ident) => {
-            trained.layers(config, backend, |setup, steps, layer| {
-                let [forward_us, input_grad_us, weight_grad_us] = layer.us;
-                $record { setup, layer: layer.name, steps, forward_us, input_grad_us, weight_grad_us }
-            })
-        };
-    }
-    match measured {
-        true => keep(output, &layers!(MeasuredLayer)),
-        false => keep(output, &layers!(SimulatedLayer)),
-    }
-}
-
-/// The file for the profile of this process's ranks: `path`, or, where a process has one of the ranks, with the rank in its name.
-fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
-    match place {
-        LaunchMode::Threads(_) | LaunchMode::Sim(_) => path.to_path_buf(),
-        LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
-            let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
-            path.with_extension(format!("{}.{ending}", place.first_rank()))
-        }
-    }
 }
 
 /// The clock by which a run's times were taken, in words.
@@ -464,22 +403,4 @@ fn clock(args: &Args, place: &LaunchMode) -> String {
 fn strategies() -> String {
     let names: Vec<&str> = allfold_trainer::strategies::names().collect();
     format!("Training strategy: {} [default: the configuration's]", names.join(", "))
-}
-
-/// Writes the trace of one step of this process.
-fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
-    let steps = trained.result.losses.len();
-    let first = steps - trained.made();
-    let step = args.trace_step.map_or(steps.saturating_sub(1), |step| step as usize);
-    if !(first..steps).contains(&step) {
-        return Err(CommandError::usage(format!(
-            "step {step} was not traced: this process ran {} steps, from step {first} on",
-            trained.made()
-        )));
-    }
-    trace::spans(path, &trained.spans(step))
-}
-
-fn keep<R: RecordKind>(output: &mut RunOutput, steps: &[R]) -> CommandResult {
-    steps.iter().try_for_each(|step| output.record(step))
 }

@@ -18,6 +18,7 @@
 
 use crate::measure::inputs;
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::interruption;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, Lost, Rank, ReduceOp};
@@ -56,6 +57,9 @@ pub fn run<T>(
             Ok(trained) => return Ok(trained),
             Err(error) => error,
         };
+        if interruption::asked().is_some() {
+            return Err(error.into());
+        }
         let loss = match &error {
             allfold_trainer::Error::Collective(error) => loss(error),
             _ => None,

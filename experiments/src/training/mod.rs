@@ -12,6 +12,7 @@ pub mod records;
 pub mod reference_losses;
 pub mod run;
 mod spans;
+pub mod stopping;
 pub mod tensorboard;
 pub mod trained;
 pub mod waiting;

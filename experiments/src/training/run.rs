@@ -3,6 +3,7 @@
 use super::elastic;
 use super::launch_mode::{LaunchMode, on_threads, over_mpi};
 use super::profile::{ProfileSchedule, RankProfile};
+use super::stopping::{Maxima, Stopping};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::waiting::WaitCollector;
@@ -13,7 +14,7 @@ use allfold_collectives::{Communicator, World};
 use allfold_report::records::WaitingByStep;
 use allfold_trainer::{Config, Dataset, SampleForm, TrainResult};
 use indicatif::ProgressBar;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// The optional records of a run besides losses and times.
 #[derive(Default)]
@@ -32,6 +33,8 @@ pub struct RecordOptions {
     pub waiting: bool,
     /// The steps whose layers are recorded, if any.
     pub profile: Option<ProfileSchedule>,
+    /// The agreement on where the run ends after a signal, if it does not end at once.
+    pub stopping: Option<Arc<Stopping>>,
 }
 
 /// The training and test data that `config` names. Looks for the device first, so that a missing one is reported once
@@ -92,7 +95,7 @@ pub fn run_on(
     }
     // Rank 0 alone writes events and calls `on_step`, in each epoch of an elastic world.
     let (events, on_step) = (Mutex::new(noted.events), Mutex::new(noted.on_step));
-    let (kept, spans, schedule) = (noted.step, noted.spans, noted.profile);
+    let (kept, spans, schedule, stopping) = (noted.step, noted.spans, noted.profile, noted.stopping);
     let collector = WaitCollector::new(ranks).filter(|_| noted.waiting && in_one_process && !on_gpus);
     let waits = collector.as_ref();
     let one = |config: &Config,
@@ -102,9 +105,21 @@ pub fn run_on(
         let events = if first { events.lock().ok() } else { None };
         let on_step = if first { on_step.lock().ok() } else { None };
         let bar = first.then_some(bar);
-        let (steps, profile) = (Vec::new(), RankProfile::default());
-        let mut watch =
-            Watch { comm, config, bar, on_step, steps, events, kept, spans, waits, schedule, profile };
+        let mut watch = Watch {
+            comm,
+            config,
+            bar,
+            on_step,
+            steps: Vec::new(),
+            events,
+            kept,
+            spans,
+            waits,
+            schedule,
+            profile: RankProfile::default(),
+            stopping: stopping.as_deref(),
+            maxima: Maxima::default(),
+        };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, (watch.steps, watch.profile)))
     };

@@ -249,6 +249,71 @@ fn a_longer_run_decides_as_if_it_had_never_been_cut_short() {
     assert_eq!((bits(&got), got.epochs), (bits(&want), want.epochs));
 }
 
+/// Ends the run after this many steps.
+struct Stops(u64);
+
+impl Observer for Stops {
+    fn stop(&mut self, _done: u64) -> allfold_trainer::Result<Option<u64>> {
+        Ok(Some(self.0))
+    }
+}
+
+/// A run that is told to stop has a checkpoint of its last step: within an epoch, at the end of one, which is scored later, and at the end
+/// of the run.
+#[test]
+fn a_run_that_is_told_to_stop_goes_on_to_the_same_bits() {
+    for (strategy, keys, ranks) in [
+        ("ddp", &[][..], 2),
+        ("ddp", &["ddp.hook=local_sgd", "ddp.local_steps=4"], 2),
+        ("zero1", &["checkpoint.sharded=true"], 2),
+        ("zero3", &["checkpoint.sharded=true"], 2),
+        ("pipeline", &["parallel.stages=2"], 2),
+        ("tensor", &[], 2),
+        ("parameter_server", &["parallel.servers=1"], 3),
+        ("data_parallel", &[], 2),
+    ] {
+        let base = config(2).with(|c| {
+            c.strategy = strategy.into();
+            c.training.epochs = 2;
+            for (key, value) in keys.iter().filter_map(|pair| pair.split_once('=')) {
+                c.set(key, value).unwrap();
+            }
+        });
+        let (world, case) = (World::threads(ranks), format!("{strategy} {keys:?}"));
+        let want = run(&world, &base);
+        let per_epoch = want.epochs[0].steps;
+        for stop in [1, per_epoch - 1, per_epoch, 2 * per_epoch] {
+            let folder = tempfile::tempdir().unwrap();
+            let kept = within(folder.path(), base.clone().with(|c| c.checkpoint.every = 1000));
+            let stopped = world.run(|comm| train(&kept, &comm, &mut Stops(stop)).map(|run| run.losses));
+            assert_eq!(stopped.unwrap()[0], want.losses[..stop as usize], "{case}, {stop}");
+            assert!(files(folder.path())[0].starts_with(&format!("step-{stop:08}.")), "{case}, {stop}");
+            let got = run(&world, &kept.with(|c| c.checkpoint.resume = true));
+            assert_eq!((bits(&got), got.epochs), (bits(&want), want.epochs.clone()), "{case}, {stop}");
+        }
+    }
+}
+
+/// A server that is ahead of its workers sends no parameters for steps after the last one.
+#[test]
+fn a_server_with_stale_workers_stops_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = within(
+        folder.path(),
+        config(2).with(|c| {
+            c.strategy = "parameter_server".into();
+            (c.parallel.servers, c.parallel.staleness) = (1, 3);
+            c.checkpoint.every = 1000;
+        }),
+    );
+    let stopped =
+        World::threads(3).run(|comm| train(&kept, &comm, &mut Stops(6)).map(|run| run.losses.len()));
+    assert_eq!(
+        (stopped.unwrap(), files(folder.path())),
+        (vec![6; 3], vec!["step-00000006.safetensors".into()])
+    );
+}
+
 /// The learning rate of each step.
 struct Rates(Vec<f64>);
 

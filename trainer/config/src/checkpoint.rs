@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct CheckpointConfig {
     /// The folder of checkpoints, written by rank 0. A run that writes checkpoints and does not resume refuses a folder that contains
-    /// some.
+    /// some. SIGINT, SIGTERM, SIGHUP and SIGUSR1 end a run that writes checkpoints after the step under way, with a checkpoint.
     pub dir: String,
     /// Steps between two checkpoints; 0: none by steps. The last step has one too.
     pub every: u64,

@@ -84,6 +84,10 @@ pub(super) fn put_part(directory: &Path, step: u64, rank: usize, bytes: &[u8]) -
 /// Gives the folder of parts its name, and removes all but the best and the newest `keep` checkpoints.
 pub(super) fn commit(directory: &Path, step: u64, keep: usize) -> io::Result<()> {
     let (path, temporary) = parts(directory, step);
+    if path.is_dir() {
+        // A run that was stopped at the end of an epoch has written the epoch without its score.
+        fs::remove_dir_all(&path)?;
+    }
     fs::rename(temporary, path)?;
     File::open(directory)?.sync_all()?;
     prune(directory, keep)

@@ -1,4 +1,4 @@
-//! The end of an epoch: its score, and the checkpoints that are due then.
+//! The ends of steps and of epochs: the score of an epoch, and the checkpoints that are due.
 //!
 //! ```text
 //! epoch:  [ step ... checkpoint by steps ... step ]  ->  settle -> score -> checkpoints (newest, best) -> next epoch, or the end
@@ -29,8 +29,29 @@ impl<F: Float> Run<'_, F> {
 
     /// The number of steps from `step` on, with `step` itself, until all ranks synchronise: for an evaluation or a checkpoint.
     pub(super) fn steps_until_sync(&self, step: u64, progress: &Progress) -> u64 {
-        let meets = |done: &u64| progress.ends_epoch(*done) || self.checkpoint_due(*done, progress.steps);
+        let meets = |done: &u64| {
+            let stops = progress.stop == Some(*done);
+            stops || progress.ends_epoch(*done) || self.checkpoint_due(*done, progress.steps)
+        };
         (step + 1..progress.steps).find(meets).unwrap_or(progress.steps) - step
+    }
+
+    /// Writes the checkpoint that is due after a step. Returns whether the observer ends the run.
+    pub(super) fn end_step(&mut self, progress: &mut Progress, observer: &mut dyn Observer) -> Result<bool> {
+        let done = progress.done();
+        progress.stop = observer.stop(done)?;
+        let stops = progress.stop.is_some_and(|stop| stop <= done);
+        // The checkpoint at the end of an epoch is written after its evaluation, with its score.
+        let due = self.checkpoint_due(done, progress.steps) && !progress.ends_epoch(done);
+        if due || stops && self.config.checkpoint.writes() {
+            self.share(&mut progress.result.losses, &mut progress.shared)?;
+            self.checkpoint(&progress.result, Files { step: true, best: false })?;
+        }
+        if stops {
+            // A launcher may end all ranks once one has left.
+            self.comm.barrier()?;
+        }
+        Ok(stops)
     }
 
     /// Scores the weights after an epoch, reports the epoch, and writes the checkpoints that are due then.

@@ -1,7 +1,6 @@
 //! The epochs of a run: which one is next, whether the run ends early, and an epoch's steps.
 
 use super::{Observer, Run, TrainResult};
-use crate::checkpoint::Files;
 use crate::data::loader::{self, Loading};
 use crate::engine::StepInput;
 use crate::{Error, LrSchedule, Result, data, scores};
@@ -18,6 +17,8 @@ pub(super) struct Progress {
     pub per_epoch: u64,
     /// Steps of the whole run, if it does not end early.
     pub steps: u64,
+    /// The number of steps after which the observer ends the run, once it is known.
+    pub stop: Option<u64>,
 }
 
 impl Progress {
@@ -55,13 +56,13 @@ impl<F: Float> Run<'_, F> {
         Some(next)
     }
 
-    /// Does the steps of an epoch that are left.
+    /// Does the steps of an epoch that are left. Returns whether the observer ends the run.
     pub(super) fn train_epoch(
         &mut self,
         epoch: u64,
         progress: &mut Progress,
         observer: &mut dyn Observer,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let Progress { per_epoch, steps, .. } = *progress;
         let skip = (progress.done() - epoch * per_epoch) as usize;
         let left = (steps - progress.done()).min(per_epoch - skip as u64) as usize;
@@ -97,13 +98,11 @@ impl<F: Float> Run<'_, F> {
                 result.breakdown += time;
                 self.report_step((epoch, step, steps), (loss, lr), (start, time), observer);
                 self.finite(&progress.result.losses)?;
-                // The checkpoint at the end of an epoch is written after its evaluation, with its score.
-                if self.checkpoint_due(step + 1, steps) && !progress.ends_epoch(step + 1) {
-                    self.share(&mut progress.result.losses, &mut progress.shared)?;
-                    self.checkpoint(&progress.result, Files { step: true, best: false })?;
+                if self.end_step(progress, observer)? {
+                    return Ok(true);
                 }
             }
-            Ok::<_, Error>(())
+            Ok::<_, Error>(false)
         })
     }
 

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::timing::{BucketTimes, LayerSpan, StepBreakdown, StepSpan};
-use crate::{EpochReport, Evaluation, MemoryUse};
+use crate::{EpochReport, Evaluation, MemoryUse, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
 
@@ -52,6 +52,15 @@ pub trait Observer {
     fn note(&mut self, _text: &str) {}
     /// Called after each step.
     fn step(&mut self, _report: &StepReport) {}
+    /// Called after each step on every rank, with the number of steps done: after how many steps the run ends, with a checkpoint if it
+    /// writes any and without a score. `None`: the run does not end early, as far as is known. Every rank must name the same number
+    /// before it has done as many steps, and with `parallel.staleness` s when it has done at most s + 1 less.
+    ///
+    /// # Errors
+    /// Ranks that cannot agree.
+    fn stop(&mut self, _done: u64) -> Result<Option<u64>> {
+        Ok(None)
+    }
     /// Called after the evaluation of each epoch.
     fn epoch(&mut self, _report: &EpochReport) {}
 }

@@ -13,7 +13,7 @@ use crate::predict::trace;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::trained::Trained;
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_cli::interruption::Interruption;
+use allfold_cli::interruption;
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
 use allfold_collectives::registry;
@@ -68,11 +68,11 @@ impl Experiment {
 
     /// Does every part, or those before the first signal that ends the program. Returns how many, and the signal's exit code.
     fn all(&mut self) -> CommandResult<(usize, Option<i32>)> {
-        let interruption = Interruption::listen();
+        interruption::listen(&[]);
         for (done, part) in (1..).zip(PARTS) {
             part(self)?;
-            if let Some(code) = interruption.code().filter(|_| done < PARTS.len()) {
-                return Ok((done, Some(code)));
+            if let Some(signal) = interruption::asked().filter(|_| done < PARTS.len()) {
+                return Ok((done, Some(128 + signal)));
             }
         }
         Ok((PARTS.len(), None))

@@ -1,28 +1,29 @@
 //! A training run in progress: records of its progress, and a summary when the user interrupts the run.
 //!
 //! ```text
-//! ranks on threads or on virtual time   the step is ended, then rank 0 writes the summary and ends the program; if the ranks hang, a
-//!                                       thread does
-//! a launcher's rank 0                   a thread writes the flight record and the summary of the last step at once: the step cannot be
-//!                                       ended, because the signal ends the other ranks as well
+//! ranks on threads or on virtual time   the step is ended, and a checkpoint written if the run writes any; then the program writes the
+//!                                       summary and ends; if the ranks hang, a thread does
+//! a launcher's ranks                    a thread writes the flight record; a run that writes checkpoints ends its step, writes one and
+//!                                       ends; any other writes the summary of the last step at once
 //! ```
 
 use super::Args;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::records::setup;
+use crate::training::stopping::Stopping;
 use allfold_base::lock;
 use allfold_cli::error::CommandResult;
-use allfold_cli::interruption::{self, Interruption};
+use allfold_cli::interruption;
 use allfold_cli::invocation;
 use allfold_cli::output::RunOutput;
 use allfold_cli::recorder::Recorder;
 use allfold_collectives::write_flight_record;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
-use allfold_trainer::{Config, StepReport};
+use allfold_trainer::{Config, StepReport, checkpoint};
+use signal_hook::consts::SIGUSR1;
 use std::io::{self, Write};
-use std::path::Path;
-use std::process::exit;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
@@ -32,27 +33,22 @@ const BETWEEN: Duration = Duration::from_secs(2);
 /// Follows the steps of rank 0.
 pub struct Live {
     progress: Arc<Progress>,
-    /// The signals that end the run after a step; `None` where a signal does not wait for the step, or another program decides.
-    interruption: Option<Interruption>,
     /// When the last record was written; before the first record, when the run began.
     last: Instant,
-    /// The step of the last record.
-    recorded: Option<u64>,
 }
 
 /// A run that ends before its last step, as a run that diverges does, leaves a record of the last step that it made.
 impl Drop for Live {
     fn drop(&mut self) {
         let last = lock(&self.progress.made).map(|[_, last]| last);
-        if let Some(last) = last.filter(|last| last.step + 1 < last.steps && self.recorded != Some(last.step))
-        {
+        if let Some(last) = last.filter(|last| last.step + 1 < last.steps) {
             self.progress.record(&last);
         }
     }
 }
 
 /// The progress of the run, for the records and the summary.
-struct Progress {
+pub struct Progress {
     /// The recorder, and the origin of the records.
     records: (Recorder, Stamp),
     setup: Setup,
@@ -62,6 +58,10 @@ struct Progress {
     samples: f64,
     /// Whether text is written to standard error, because records are written to standard output.
     to_stderr: bool,
+    /// The folder of the run's checkpoints, if it has one.
+    checkpoints: Option<PathBuf>,
+    /// The step of the last record.
+    recorded: Mutex<Option<u64>>,
     /// The first and the last step that this process has made.
     made: Mutex<Option<[StepMade; 2]>>,
     /// Done once the summary is written.
@@ -80,7 +80,7 @@ struct StepMade {
 }
 
 impl Live {
-    /// Follows a run for its records and for an interruption.
+    /// Follows a run for its records.
     ///
     /// # Errors
     /// A device that is missing.
@@ -90,44 +90,27 @@ impl Live {
     )]
     pub fn of(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
         let (backend, measured) = place.kind();
+        let saves = config.checkpoint.writes() || config.checkpoint.resume;
         let progress = Arc::new(Progress {
             records: output.recorder(),
             setup: setup(config, backend, &place.device(config)?, place.ranks()),
             measured,
             samples: config.training.batch as f64 * f64::from(place.ranks()),
             to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
+            checkpoints: saves.then(|| PathBuf::from(&config.checkpoint.dir)),
+            recorded: Mutex::new(None),
             made: Mutex::new(None),
             summary: Once::new(),
         });
-        let of_run = progress.clone();
-        // A program that called this command handles signals itself, and so does mpirun.
-        let interruption = match place {
-            _ if invocation::keeper().is_some() => None,
-            LaunchMode::Threads(_) | LaunchMode::Sim(_) => {
-                let interruption = Interruption::listen();
-                interruption.end_a_hang(move || of_run.end());
-                Some(interruption)
-            }
-            LaunchMode::Process(_) => {
-                interruption::before_the_signal_ends(move |signal| {
-                    write_record(signal);
-                    of_run.end();
-                });
-                None
-            }
-            LaunchMode::Mpi(..) => None,
-        };
-        Ok(Live { progress, interruption, last: Instant::now(), recorded: None })
+        Ok(Live { progress, last: Instant::now() })
     }
 
-    /// Lets a rank that does not report, a process of a launcher's job, write its flight record when a signal ends it.
-    pub fn silent(place: &LaunchMode) {
-        if matches!(place, LaunchMode::Process(_)) && invocation::keeper().is_none() {
-            interruption::before_the_signal_ends(write_record);
-        }
+    /// The progress of the run, for the summary of a run that ends early.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
-    /// A step is done: writes a record if one is due, and ends the program if it was interrupted.
+    /// A step is done: writes a record if one is due.
     pub fn step(&mut self, report: &StepReport<'_>) {
         let made = StepMade {
             step: report.step,
@@ -140,13 +123,59 @@ impl Live {
         if self.last.elapsed() >= BETWEEN {
             self.last += self.last.elapsed();
             self.progress.record(&made);
-            self.recorded = Some(made.step);
-        }
-        if let Some(code) = self.interruption.as_ref().and_then(Interruption::code) {
-            self.progress.end();
-            exit(code);
         }
     }
+}
+
+/// Lets signals end the run. Returns the agreement of its ranks on the last step; `None` where a signal does not wait for the step, or
+/// another program handles signals. `last` is called when the process ends otherwise.
+pub fn heed(
+    config: &Config,
+    place: &LaunchMode,
+    last: impl FnOnce() + Send + 'static,
+) -> Option<Arc<Stopping>> {
+    // A program that called this command handles signals itself.
+    if invocation::keeper().is_some() {
+        return None;
+    }
+    let (stopping, saves) = (Arc::new(Stopping::of(place)), config.checkpoint.writes());
+    // Schedulers announce by SIGUSR1 that they will end a job.
+    let more: &[i32] = if saves { &[SIGUSR1] } else { &[] };
+    match place {
+        LaunchMode::Threads(_) | LaunchMode::Sim(_) => {
+            interruption::listen(more);
+            interruption::end_a_hang(more, last);
+        }
+        LaunchMode::Process(_) => {
+            let of_run = stopping.clone();
+            interruption::before_the_signal_ends(more, move |signal| {
+                write_flight_record(&format!("it was asked to end ({signal})"));
+                let saves = of_run.begun();
+                if !saves {
+                    last();
+                }
+                saves
+            });
+        }
+        LaunchMode::Mpi(..) if saves => interruption::listen(more),
+        // mpirun ends the ranks.
+        LaunchMode::Mpi(..) => {}
+    }
+    let waits = saves || matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_));
+    waits.then_some(stopping)
+}
+
+/// Ends the process after `summary` if a signal ended the run. After a signal the error of a process, by which it `failed`, is that
+/// the others have ended.
+pub fn end_if_asked(stopping: Option<&Stopping>, place: &LaunchMode, (failed, summary): (bool, &dyn Fn())) {
+    let process = matches!(place, LaunchMode::Process(_));
+    let left = || interruption::asked().filter(|_| failed && process);
+    let Some(signal) = stopping.and_then(Stopping::reached).or_else(left) else { return };
+    summary();
+    if process {
+        interruption::end_by(signal);
+    }
+    std::process::exit(128 + signal);
 }
 
 impl Progress {
@@ -158,6 +187,9 @@ impl Progress {
 
     /// Writes a record of the run's progress. A failure to write the file is reported when the run ends.
     fn record(&self, made: &StepMade) {
+        if lock(&self.recorded).replace(made.step) == Some(made.step) {
+            return;
+        }
         let (recorder, stamp) = &self.records;
         let (setup, &StepMade { step, steps, loss, lr, .. }) = (self.setup.clone(), made);
         let samples_per_s = self.rate(made);
@@ -170,13 +202,17 @@ impl Progress {
     }
 
     /// Writes the summary and the last record of a run that ends early, once.
-    fn end(&self) {
+    pub fn end(&self) {
         self.summary.call_once(|| {
             let made = *lock(&self.made);
+            let newest = |folder: &PathBuf| match checkpoint::latest(folder).ok().flatten() {
+                Some(path) => format!("; the newest checkpoint is {}", path.display()),
+                None => format!("; no checkpoint is in {}", folder.display()),
+            };
             let said = match made {
                 Some([first, last]) => interrupted(&first, &last, self.rate(&last)),
                 None => "interrupted before the end of the first step".into(),
-            };
+            } + &self.checkpoints.as_ref().map(newest).unwrap_or_default();
             // The error is ignored: the program ends here, and the reader of the text may have closed it.
             let _ = match self.to_stderr {
                 true => writeln!(io::stderr(), "{said}"),
@@ -190,11 +226,6 @@ impl Progress {
     fn rate(&self, made: &StepMade) -> f64 {
         self.samples / made.seconds.max(1e-12)
     }
-}
-
-/// Writes the flight record of a rank that a signal ends.
-fn write_record(signal: &str) {
-    write_flight_record(&format!("it was asked to end ({signal})"));
 }
 
 /// The summary of a run that ends early.

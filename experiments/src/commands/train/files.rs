@@ -1,0 +1,102 @@
+//! The files and records that a run leaves at its end.
+
+use super::{Args, draw};
+use crate::predict::trace;
+use crate::training::launch_mode::LaunchMode;
+use crate::training::trained::Trained;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_report::loss_curve::LossSeries;
+use allfold_report::plots::Origin;
+use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
+use allfold_trainer::Config;
+use std::path::{Path, PathBuf};
+
+/// Writes the plot and the trace.
+///
+/// # Errors
+/// A file that cannot be written, or a step that this process did not make.
+pub fn plot_and_trace(
+    args: &Args,
+    config: &Config,
+    place: &LaunchMode,
+    trained: &Trained,
+    reference: Option<LossSeries>,
+) -> CommandResult {
+    if let Some(path) = &args.plot {
+        let origin = match place {
+            LaunchMode::Sim(_) => Origin::Simulated,
+            _ => Origin::measured_on(&trained.device),
+        };
+        draw::course(path, config, origin, &trained.result, reference)?;
+    }
+    if let Some(path) = &args.trace {
+        match place {
+            LaunchMode::Sim(_) => trace::activities(path, &trained.timeline)?,
+            LaunchMode::Threads(_) | LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
+                one_step(path, args, trained)?
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the records of the steps, and of the layers of a profiled run.
+///
+/// # Errors
+/// A file that cannot be written.
+pub fn records(
+    config: &Config,
+    place: &LaunchMode,
+    trained: &Trained,
+    output: &mut RunOutput,
+) -> CommandResult {
+    let (backend, measured) = place.kind();
+    match place {
+        LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
+        LaunchMode::Process(_) => keep(output, &trained.measured_over_tcp(config))?,
+        LaunchMode::Mpi(..) => keep(output, &trained.measured_over_mpi(config))?,
+        LaunchMode::Sim(_) => keep(output, &trained.simulated(config))?,
+    }
+    macro_rules! layers {
+        ($record:ident) => {
+            trained.layers(config, backend, |setup, steps, layer| {
+                let [forward_us, input_grad_us, weight_grad_us] = layer.us;
+                $record { setup, layer: layer.name, steps, forward_us, input_grad_us, weight_grad_us }
+            })
+        };
+    }
+    match measured {
+        true => keep(output, &layers!(MeasuredLayer)),
+        false => keep(output, &layers!(SimulatedLayer)),
+    }
+}
+
+/// The file for the profile of this process's ranks: `path`, or, where a process has one of the ranks, with the rank in its name.
+pub fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
+    match place {
+        LaunchMode::Threads(_) | LaunchMode::Sim(_) => path.to_path_buf(),
+        LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
+            let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
+            path.with_extension(format!("{}.{ending}", place.first_rank()))
+        }
+    }
+}
+
+/// Writes the trace of one step of this process.
+fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
+    let steps = trained.result.losses.len();
+    let first = steps - trained.made();
+    let step = args.trace_step.map_or(steps.saturating_sub(1), |step| step as usize);
+    if !(first..steps).contains(&step) {
+        return Err(CommandError::usage(format!(
+            "step {step} was not traced: this process ran {} steps, from step {first} on",
+            trained.made()
+        )));
+    }
+    trace::spans(path, &trained.spans(step))
+}
+
+fn keep<R: RecordKind>(output: &mut RunOutput, steps: &[R]) -> CommandResult {
+    steps.iter().try_for_each(|step| output.record(step))
+}
