@@ -1,13 +1,15 @@
 //! Writer for a timeline in the trace format of Perfetto and `chrome://tracing`.
 //!
 //! ```text
-//! {"traceEvents":[{"name":"...","ph":"X","ts":1.5,"dur":2.25,"pid":0,"tid":3,"args":{"bytes":4096}}, ...]}
+//! {"traceEvents":[{"name":"process_name","ph":"M","pid":0,"tid":0,"args":{"name":"rank 0"}}, {"name":"thread_name","ph":"M",..},
+//!                 {"name":"...","ph":"X","ts":1.5,"dur":2.25,"pid":0,"tid":3,"args":{"bytes":4096}}, ...]}
 //! ```
 //!
-//! Events are written as they arrive, so that a trace of any length needs no memory. Times are microseconds with six decimals:
+//! Events are written as they arrive, so that a trace of any length needs no memory; a rank and a row are named before their first event. Times are microseconds with six decimals:
 //! exact to the picosecond. Format: "Trace Event Format", Google, public document.
 
 use crate::Picos;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 /// An activity with a start and an end.
@@ -34,20 +36,31 @@ pub struct Stretch<'a> {
 pub struct ChromeTrace<W: Write> {
     out: W,
     empty: bool,
+    /// The name of a row by its number.
+    row: fn(u32) -> String,
+    /// The ranks and rows that have been named.
+    named: BTreeSet<(u32, Option<u32>)>,
 }
 
 impl<W: Write> ChromeTrace<W> {
-    /// Starts a trace on `out`, which should be buffered.
+    /// Starts a trace on `out`, which should be buffered; `row` names the rows of a rank.
     ///
     /// # Errors
     /// Errors of the writer, as in all methods of this type.
-    pub fn new(mut out: W) -> io::Result<ChromeTrace<W>> {
+    pub fn new(mut out: W, row: fn(u32) -> String) -> io::Result<ChromeTrace<W>> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
-        Ok(ChromeTrace { out, empty: true })
+        Ok(ChromeTrace { out, empty: true, row, named: BTreeSet::new() })
     }
 
     /// Adds an activity.
     pub fn stretch(&mut self, stretch: &Stretch<'_>) -> io::Result<()> {
+        let (rank, row) = (stretch.process, stretch.thread);
+        if self.named.insert((rank, None)) {
+            self.name("process_name", rank, 0, &format!("rank {rank}"))?;
+        }
+        if self.named.insert((rank, Some(row))) {
+            self.name("thread_name", rank, row, &(self.row)(row))?;
+        }
         self.begin()?;
         self.out.write_all(b"{\"name\":")?;
         self.text(stretch.name)?;
@@ -66,12 +79,11 @@ impl<W: Write> ChromeTrace<W> {
         self.out.write_all(if stretch.args.is_empty() { b"}" } else { b"}}" })
     }
 
-    /// Names a row group, such as `rank 3`.
-    pub fn name_process(&mut self, process: u32, name: &str) -> io::Result<()> {
+    fn name(&mut self, what: &str, rank: u32, row: u32, name: &str) -> io::Result<()> {
         self.begin()?;
         write!(
             self.out,
-            "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{process},\"tid\":0,\"args\":{{\"name\":"
+            "{{\"name\":\"{what}\",\"ph\":\"M\",\"pid\":{rank},\"tid\":{row},\"args\":{{\"name\":"
         )?;
         self.text(name)?;
         self.out.write_all(b"}}")
@@ -106,8 +118,7 @@ mod tests {
 
     #[test]
     fn is_json_that_says_when_where_and_what() {
-        let mut trace = ChromeTrace::new(Vec::new()).unwrap();
-        trace.name_process(3, "rank \"3\"").unwrap();
+        let mut trace = ChromeTrace::new(Vec::new(), |row| format!("lane \"{row}\"")).unwrap();
         let stretch = Stretch {
             name: "3 -> 4",
             kind: "message",
@@ -121,18 +132,23 @@ mod tests {
         trace.stretch(&Stretch { args: &[], ..stretch }).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&trace.finish().unwrap()).unwrap();
         let events = json["traceEvents"].as_array().unwrap();
-        assert_eq!(events.len(), 3);
-        assert_eq!(events[0]["args"]["name"], "rank \"3\"");
-        assert_eq!((events[1]["ts"].as_f64(), events[1]["dur"].as_f64()), (Some(1.500001), Some(2.000002)));
+        assert_eq!(events.len(), 4, "a rank and a row are named once");
+        let named = |at: usize| ["name", "ph"].map(|key| events[at][key].as_str().unwrap());
+        assert_eq!([named(0), named(1)], [["process_name", "M"], ["thread_name", "M"]]);
         assert_eq!(
-            (&events[1]["pid"], &events[1]["tid"], &events[1]["args"]["round"]),
+            (&events[0]["args"]["name"], &events[1]["args"]["name"]),
+            (&"rank 3".into(), &"lane \"1\"".into())
+        );
+        assert_eq!((events[2]["ts"].as_f64(), events[2]["dur"].as_f64()), (Some(1.500001), Some(2.000002)));
+        assert_eq!(
+            (&events[2]["pid"], &events[2]["tid"], &events[2]["args"]["round"]),
             (&3.into(), &1.into(), &7.into())
         );
     }
 
     #[test]
     fn an_empty_trace_is_valid_too() {
-        let out = ChromeTrace::new(Vec::new()).unwrap().finish().unwrap();
+        let out = ChromeTrace::new(Vec::new(), |row| row.to_string()).unwrap().finish().unwrap();
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(json["traceEvents"], serde_json::json!([]));
     }
