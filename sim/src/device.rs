@@ -147,7 +147,7 @@ impl Device {
     ];
 
     /// The device preset of this name, written as here or as on the GPU: `rtx3090`, `RTX 3090`, `RTX-3090`, `A100 SXM`,
-    /// `A100 PCIe_f32`, `T4 PCIe`.
+    /// `A100 PCIe_f32`, `T4 PCIe`. The name alone and the name with `_bf16`, `_f16` or `_amp` mean the tensor cores.
     ///
     /// # Errors
     /// No preset has this name, and the error lists the names; or the GPU is not made in this form factor, and the error names those in
@@ -155,8 +155,12 @@ impl Device {
     pub fn named(name: &str) -> Result<Device> {
         let flat = name.to_lowercase().replace([' ', '-'], "");
         let (gpu, precision) = flat.strip_suffix("_f32").map_or((&*flat, ""), |gpu| (gpu, "_f32"));
-        let plain = FormFactor::plain(gpu).map(|plain| plain + precision);
-        let is_it = |device: &Device| device.name == flat || plain.as_deref() == Some(device.name);
+        let narrow = ["_bf16", "_f16", "_amp"].into_iter().find_map(|narrow| flat.strip_suffix(narrow));
+        let gpu = narrow.unwrap_or(gpu);
+        let plain = FormFactor::plain(gpu).unwrap_or_else(|| gpu.into()) + precision;
+        // A core of a CPU has no units for narrow numbers.
+        let is_it =
+            |device: &Device| device.name == flat || device.name == plain && plain != Device::CPU_CORE.name;
         Device::ALL.into_iter().find(is_it).ok_or_else(|| {
             let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
             let refused = FormFactor::refuse(gpu, &names);
@@ -200,6 +204,18 @@ mod tests {
         memory: BytesPerSec(1_000_000_000),
         launch: Picos(1_000_000),
     };
+
+    /// Regression: `h100_bf16` was unknown, although `h100` alone means bf16 on tensor cores.
+    #[test]
+    fn a_narrow_precision_may_be_said() {
+        for name in ["h100_bf16", "H100 SXM_f16", "h100_amp", "h100"] {
+            assert_eq!(Device::named(name).unwrap(), Device::H100, "{name}");
+        }
+        assert_eq!(Device::named("h100_f32").unwrap(), Device::H100_F32);
+        for name in ["cpu_core_bf16", "h100_bf16_f32", "h100_f64"] {
+            assert!(Device::named(name).is_err(), "{name}");
+        }
+    }
 
     #[test]
     fn the_slower_of_arithmetic_and_memory_decides() {

@@ -99,6 +99,13 @@ impl RankDevices {
         all.map(|device| device.name).find(|name| !name.ends_with("_f32") && *name != Device::CPU_CORE.name)
     }
 
+    /// These devices in words, where products are rounded to f16 or bf16 (`amp`): those run on tensor cores, whatever the name's ending.
+    pub fn described(&self, amp: bool) -> String {
+        let ends = |device: &Device| device.name.ends_with("_f32");
+        let tensor = amp && (ends(&self.device) || self.others.iter().any(|(.., device)| ends(device)));
+        format!("{self}{}", if tensor { ", what amp rounds on its tensor cores" } else { "" })
+    }
+
     /// Bytes of the smallest memory among the devices of this many ranks; `None` if the memory of one is not known.
     pub fn least_memory(&self, ranks: u32) -> Option<u64> {
         let device_of = |rank: u32| {

@@ -72,7 +72,8 @@ pub fn draw(
     {
         let Some(last) = points.last() else { continue };
         let title = title(scaling, &last.setup);
-        output.say(format!("{title}: simulated on {}, {how}", last.topology))?;
+        let devices = scaling.devices.described(scaling.config.precision.amp != AutocastType::None);
+        output.say(format!("{title}: simulated on {} of {devices}, {how}", scaling.topology))?;
         output.say(table(points))?;
     }
     left_out.say(&asked, (is_modeled, "modeled alone"), output)?;

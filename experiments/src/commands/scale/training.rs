@@ -35,7 +35,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
     /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
-    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32 [default: the machine's own GPU in f32, else a100_f32]
+    /// A GPU's name alone, or with _bf16, means its tensor cores, with _f32 plain f32 [default: the machine's own GPU in f32, else a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Share the samples of a step by the speed of these devices, not equally
