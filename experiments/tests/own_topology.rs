@@ -76,3 +76,20 @@ fn a_fault_on_a_link_that_no_message_crosses_is_a_note() {
         assert_eq!(error.contains(&note), idle, "{rule}: {error}");
     }
 }
+
+/// A fault that begins after the end of the call or run gets a note; the same fault during it gets none.
+#[test]
+fn a_fault_after_the_end_is_a_note() {
+    let call = ["simulate", "all_reduce", "--ranks", "4", "--topology", "switch", "-b", "1M", "-e", "1M"];
+    let train = ["train", "--config", MLP, "--ranks", "4", "--backend", "sim", "--steps", "1"];
+    for command in [&call[..], &train[..]] {
+        for (rule, late) in
+            [("dead_rank=3@9s", true), ("slow_rank=1:x4@9s..", true), ("slow_rank=1:x4@0ms..", false)]
+        {
+            let output = allfold(&[command, &["--fault", rule]].concat());
+            assert_eq!(output.status.code(), Some(0), "{output:?}");
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(error.contains(" begins after the end, and has no effect"), late, "{rule}: {error}");
+        }
+    }
+}

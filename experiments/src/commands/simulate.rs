@@ -207,8 +207,8 @@ fn own(
         let timed = machine.time_and_idle_faults(choice, size);
         spinner.finish_and_clear();
         let (record, speed, idle) = timed?;
-        // A rule is idle if it is at every size.
-        idle_faults.get_or_insert_with(|| idle.clone()).retain(|rule| idle.contains(rule));
+        // A rule is without effect if it is at every size.
+        idle_faults.get_or_insert_with(|| idle.clone()).retain(|note| idle.contains(note));
         if let Some(lines) = heading.take() {
             output.say(lines)?;
         }
@@ -221,9 +221,7 @@ fn own(
     }
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(name, None, &busbw))?;
-    for rule in idle_faults.into_iter().flatten() {
-        tracing::info!("no message of this call crosses a link of `{rule}`, which has no effect");
-    }
+    idle_faults.into_iter().flatten().for_each(|note| tracing::info!("{note}"));
     if let (Some(path), [size]) = (&args.trace, &*sizes) {
         let messages = machine.messages(choice, *size)?;
         trace::messages(path, &messages)?;

@@ -76,7 +76,8 @@ impl SimulatedMachine {
         self.outcome(choice, size).map(|(record, speed, _)| (record, speed))
     }
 
-    /// As [`SimulatedMachine::time`], also with the rules of faults on links that no message of the call crosses.
+    /// As [`SimulatedMachine::time`], also with a line for each fault rule without effect: on links that no message of the call crosses, or
+    /// after the call's end.
     ///
     /// # Errors
     /// As [`SimulatedMachine::time`].
@@ -90,7 +91,11 @@ impl SimulatedMachine {
         let of_all_links = outcome.links.len() == self.topology.links() as usize && outcome.folded == 1;
         let in_use = |link: LinkId| !of_all_links || outcome.links[link.0 as usize].0 > 0;
         let idle = if outcome.bytes.0 > 0 { self.faults.idle(in_use) } else { Vec::new() };
-        Ok((record, speed, idle.into_iter().map(|rule| rule.to_string()).collect()))
+        let idle = idle
+            .into_iter()
+            .map(|rule| format!("no message of this call crosses a link of `{rule}`, which has no effect"));
+        let notes = idle.chain(self.faults.late(outcome.time)).collect();
+        Ok((record, speed, notes))
     }
 
     fn outcome(

@@ -152,6 +152,10 @@ pub fn run_on(
     };
     let mut report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(CommandError::from)?;
     let timeline = std::mem::take(&mut report.timeline);
+    if let LaunchMode::Sim(machine) = place {
+        let end = timeline.iter().map(|done| done.end).max().unwrap_or_default();
+        machine.faults.late(end).for_each(|note| tracing::info!("{note}"));
+    }
     let ranks = report.results().map_err(CommandError::from)?;
     let (results, records): (Vec<TrainResult>, Vec<_>) = ranks.into_iter().unzip();
     let (steps, profiles) = records.into_iter().unzip();

@@ -124,6 +124,12 @@ impl Faults {
         &self.rules
     }
 
+    /// A line for each rule that begins only after a run has ended, at `end`, and so has no effect.
+    pub fn late(&self, end: Picos) -> impl Iterator<Item = String> {
+        let late = self.rules.iter().filter(move |rule| rule.begins().is_some_and(|begins| begins >= end));
+        late.map(|rule| format!("`{rule}` begins after the end, and has no effect"))
+    }
+
     /// Whether all rules change the speed of ranks and links for the whole run and do nothing else. How long work and messages take
     /// then does not depend on when they start.
     pub fn is_steady(&self) -> bool {

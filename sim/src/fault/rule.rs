@@ -171,6 +171,29 @@ impl fmt::Display for Death {
     }
 }
 
+impl Rule {
+    /// When the rule begins to hold; `None` for a device, and for a death at a step.
+    pub fn begins(&self) -> Option<Picos> {
+        match self {
+            Rule::Device { .. } | Rule::DeadRank { death: Death::In { .. }, .. } => None,
+            Rule::DeadRank { death: Death::At(at), .. } => Some(*at),
+            Rule::SlowRank { when, .. }
+            | Rule::JitterRank { when, .. }
+            | Rule::StopRank { when, .. }
+            | Rule::SlowLink { when, .. }
+            | Rule::JitterLink { when, .. }
+            | Rule::Flap { when, .. }
+            | Rule::Partition { when, .. }
+            | Rule::Cut { when, .. }
+            | Rule::Drop { when, .. }
+            | Rule::Corrupt { when, .. }
+            | Rule::Duplicate { when, .. }
+            | Rule::Delay { when, .. }
+            | Rule::Reorder { when, .. } => Some(when.from),
+        }
+    }
+}
+
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
