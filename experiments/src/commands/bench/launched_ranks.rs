@@ -80,7 +80,10 @@ fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> Com
 
 /// Ranks as threads of this process that exchange messages over loopback sockets.
 fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
-    let secret = || Secret::random().map_err(|error| CommandError::from(Error::from(error)));
+    let secret = || match std::env::var_os("ALLFOLD_SECRET_FILE") {
+        Some(path) => Secret::read(path.as_ref()).map_err(CommandError::usage),
+        None => Secret::random().map_err(|error| CommandError::from(Error::from(error))),
+    };
     let security = match args.security.unwrap_or(Mode::Loopback) {
         Mode::Loopback => Security::Loopback,
         Mode::Tls => Security::Tls(secret()?),
