@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{allfold, records};
+use common::{allfold, records, said};
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
 const GPT2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/gpu/gpt2.toml");
@@ -302,4 +302,22 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
         assert_eq!(refused.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.contains(why) && said.lines().count() == 1, "{flags:?}: {said}");
     }
+}
+
+/// Four ranks of which two hold a copy of the weights together are two copies, and no axis of four.
+#[test]
+fn the_mesh_has_an_axis_for_ranks_that_hold_a_copy_together() {
+    let text = said(&[
+        "compare",
+        "--config",
+        MLP,
+        "--ranks",
+        "4",
+        "--strategies",
+        "zero3",
+        "--modeled-only",
+        "--set",
+        "parallel.shard=2",
+    ]);
+    assert!(text.contains("data 2 x shard 2") && text.contains("128 samples"), "{text}");
 }

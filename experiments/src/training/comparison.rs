@@ -45,7 +45,7 @@ fn joined(spans: Vec<TimelineSpan>) -> Vec<TimelineSpan> {
 
 /// How many ranks have samples of their own: the product of the sizes of the axes `data` and `expert`.
 fn sharers(axes: &BTreeMap<&'static str, u32>) -> u32 {
-    ["data", "expert"].iter().filter_map(|axis| axes.get(axis)).product::<u32>().max(1)
+    ["data", "shard", "expert"].iter().filter_map(|axis| axes.get(axis)).product::<u32>().max(1)
 }
 
 impl Contender {

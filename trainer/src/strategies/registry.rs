@@ -87,7 +87,8 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
     Ok(mesh.sharing_experts(expert)?.sharded(config.parallel.shard)?)
 }
 
-/// The sizes of the axes along which `ranks` ranks divide the work of `config`: `data`, `server` if there are servers, and others
+/// The sizes of the axes along which `ranks` ranks divide the work of `config`: `data`, `server` if there are servers, and others (`shard`
+/// if a copy of the weights is cut over a part of the ranks)
 /// of size 2 or more. The product of the sizes, without `server`, plus the number of servers is `ranks`.
 ///
 /// # Errors
@@ -95,8 +96,11 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
 pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> {
     fits(config, ranks)?;
     let mesh = mesh(config, ranks)?;
+    // The ranks of a shard are neighbours of the data axis, whose other ranks hold copies.
+    let shard = if mesh.shard < mesh.data && mesh.context * mesh.expert == 1 { mesh.shard } else { 1 };
     let sizes = [
-        ("data", mesh.data / mesh.context / mesh.expert),
+        ("data", mesh.data / shard / mesh.context / mesh.expert),
+        ("shard", shard),
         ("context", mesh.context),
         ("expert", mesh.expert),
         ("pipeline", mesh.pipeline),
