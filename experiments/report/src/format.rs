@@ -33,6 +33,32 @@ pub fn rounded_bytes(bytes: u64) -> String {
     }
 }
 
+/// A time of microseconds in four digits, with the unit that suits it: `4.331 s`, `104.6 ms`, `8.400 us`.
+pub fn time(us: f64) -> String {
+    let (value, unit) = match us.abs() {
+        size if size >= 999_950.0 => (us / 1e6, "s"),
+        size if size >= 999.95 => (us / 1e3, "ms"),
+        _ => (us, "us"),
+    };
+    let digits = match value.abs() {
+        0.0 => 0,
+        size if size >= 99.995 => 1,
+        size if size >= 9.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+/// Samples per second, in three digits at least.
+pub fn rate(samples_per_s: f64) -> String {
+    match samples_per_s {
+        few if few < 1.0 => format!("{few:.4}"),
+        few if few < 10.0 => format!("{few:.2}"),
+        few if few < 100.0 => format!("{few:.1}"),
+        many => format!("{many:.0}"),
+    }
+}
+
 /// A number of bytes on an axis of powers of two.
 pub fn bytes_axis(value: f64) -> String {
     bytes(value.round() as u64)
@@ -109,6 +135,33 @@ pub fn short(hash: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: rates of 3.9 and 26.6 were printed as 4 and 27, for an efficiency of 86 %.
+    #[test]
+    fn rates_have_three_digits_or_more() {
+        let rates = [0.0312, 3.9, 26.6, 155.4, 2_493_531.0].map(rate);
+        assert_eq!(rates, ["0.0312", "3.90", "26.6", "155", "2493531"]);
+    }
+
+    /// Regression: a step of 4.33 s took `4331358.8 us`.
+    #[test]
+    fn a_time_has_the_unit_that_suits_it() {
+        let times = [4_331_358.8, 999_960.0, 104_607.9, 999.96, 99.996, 8.4, 0.25, 0.0, -1500.0].map(time);
+        assert_eq!(
+            times,
+            [
+                "4.331 s",
+                "1.000 s",
+                "104.6 ms",
+                "1.000 ms",
+                "100.0 us",
+                "8.400 us",
+                "0.250 us",
+                "0 us",
+                "-1.500 ms"
+            ]
+        );
+    }
 
     #[test]
     fn one_of_something_has_no_plural() {

@@ -115,7 +115,7 @@ function colour(name) {
 }
 
 // Numbers with units compare as numbers: 1 GiB, 12.5k, 98 %.
-const scale = { k: 1e3, M: 1e6, G: 1e9, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, B: 1, "%": 1, x: 1, "": 1 };
+const scale = { k: 1e3, M: 1e6, G: 1e9, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40, B: 1, us: 1, ms: 1e3, s: 1e6, "%": 1, x: 1, "": 1 };
 function number(text) {
   const parts = /^([-+]?[\d.,]+(?:e[-+]?\d+)?) ?([A-Za-z%]*)$/.exec(text.trim());
   return parts && parts[2] in scale ? parseFloat(parts[1].replace(/,/g, "")) * scale[parts[2]] : NaN;

@@ -13,13 +13,14 @@ use allfold_cli::output::{self, RunOutput};
 use allfold_cli::{memory, progress};
 use allfold_prediction::MOST_SERVED;
 use allfold_report::RenderedReport;
-use allfold_report::format::{counted, number, rounded_bytes, short};
+use allfold_report::format::{counted, rate, rounded_bytes, short, time};
 use allfold_report::records::{
     LeftOutStrategy, MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most,
     hidden_us,
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
+use allfold_trainer::config::AutocastType;
 use allfold_trainer::{Config, SampleForm, data, models, strategies};
 use std::path::PathBuf;
 
@@ -65,7 +66,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
     /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
-    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32
+    /// A GPU's name alone, or with _bf16, means its tensor cores, with _f32 plain f32
     /// [default: the machine's own GPU in f32, else a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
@@ -347,7 +348,9 @@ impl Comparison {
             output
                 .say(format!("the final weights of each strategy on threads and on virtual time {same}"))?;
         }
-        output.say(format!("\npredicted on {}, each rank computing on {}", self.topology, self.devices))?;
+        let amp = self.config.precision.amp != AutocastType::None;
+        let devices = self.devices.described(amp);
+        output.say(format!("\npredicted on {}, each rank computing on {devices}", self.topology))?;
         output.say(columns(&table(simulated.iter().map(Row::from))))?;
         let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
         let bytes = has.device_memory.unwrap_or_default();
@@ -458,11 +461,11 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
         "strategy",
         "mesh",
         "micro-batches",
-        "step (us)",
+        "step",
         "samples/s",
-        "waiting (us)",
+        "waiting",
         "most for",
-        "hidden (us)",
+        "hidden",
         "sent by a rank",
         "peak of a rank",
         "params",
@@ -481,11 +484,11 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
             row.setup.strategy.clone(),
             mesh.join(" x "),
             row.micro_batches.to_string(),
-            number(row.step_us),
-            number(row.batch as f64 / (row.step_us / 1e6)),
-            range(row.waiting_us, number),
+            time(row.step_us),
+            rate(row.batch as f64 / (row.step_us / 1e6)),
+            range(row.waiting_us, time),
             awaited_most(row.waiting_for, row.waiting_us),
-            range(&row.hidden_us, number),
+            range(&row.hidden_us, time),
             range(row.sent, rounded_bytes),
             range(row.peaks, rounded_bytes) + if row.exceeds() { " *" } else { "" },
         ];

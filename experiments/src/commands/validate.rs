@@ -15,7 +15,7 @@ use allfold_cli::output::{self, RunOutput};
 use allfold_cli::recorder::Recorder;
 use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
-use allfold_report::format::file_name;
+use allfold_report::format::{file_name, time};
 use allfold_report::records::{Stamp, Validated};
 use allfold_sim::{json_error, read_text_at_most};
 use allfold_validation::cross_validation::Group;
@@ -399,9 +399,10 @@ fn report(
         output.say(columns(&tables::by_system(&of().collect::<Vec<_>>())))?;
         if args.rows {
             for row in of() {
+                let [predicted, measured] = [row.predicted_us, row.measured_us].map(time);
                 output.say(format!(
-                    "{} {} B {}: predicted {:.1} us, measured {:.1}, factor {:.2}",
-                    row.run, row.bytes, row.nccl_choice, row.predicted_us, row.measured_us, row.error_factor
+                    "{} {} B {}: predicted {predicted}, measured {measured}, factor {:.2}",
+                    row.run, row.bytes, row.nccl_choice, row.error_factor
                 ))?;
             }
         }

@@ -1,7 +1,7 @@
 //! The table of a scaling curve.
 
 use allfold_cli::columns::columns;
-use allfold_report::format::{above_whole, percent, rounded_bytes};
+use allfold_report::format::{above_whole, percent, rate, rounded_bytes, time};
 use allfold_report::records::{MeasuredScale, RankMemory, SimulatedScale};
 
 /// One line of a scaling table.
@@ -42,15 +42,15 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
     let points: Vec<ScalingLine> = points.into_iter().map(Into::into).collect();
     let has_memory = points.iter().any(|point| point.memory.is_some());
     let excess = excess(&points);
-    let mut names = vec!["ranks", "step (us)", "exposed (us)", "samples/s", "efficiency (%)"];
+    let mut names = vec!["ranks", "step", "exposed", "samples/s", "efficiency (%)"];
     names.extend(has_memory.then_some("most memory"));
     names.extend(excess.as_ref().map(|_| "fits"));
     let mut rows = vec![names.into_iter().map(String::from).collect()];
     rows.extend(points.iter().map(|row| {
         let mut cells = vec![
             row.ranks.to_string(),
-            format!("{:.1}", row.time_us),
-            format!("{:.1}", row.exposed_us),
+            time(row.time_us),
+            time(row.exposed_us),
             rate(row.samples_per_s),
             percent(row.efficiency).trim_end_matches(" %").into(),
         ];
@@ -61,16 +61,6 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
     }));
     let above = above_whole(points.iter().map(|point| point.efficiency)).map(String::from);
     [Some(columns(&rows)), excess, above].into_iter().flatten().collect::<Vec<_>>().join("\n")
-}
-
-/// Samples per second, in three digits at least.
-fn rate(samples_per_s: f64) -> String {
-    match samples_per_s {
-        few if few < 1.0 => format!("{few:.4}"),
-        few if few < 10.0 => format!("{few:.2}"),
-        few if few < 100.0 => format!("{few:.1}"),
-        many => format!("{many:.0}"),
-    }
 }
 
 /// The line about points that need more memory than a device has, if there are any: their ranks, and the most that one needs.
@@ -88,13 +78,6 @@ fn excess(points: &[ScalingLine]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Regression: rates of 3.9 and 26.6 were printed as 4 and 27, for an efficiency of 86 %.
-    #[test]
-    fn rates_have_three_digits_or_more() {
-        let rates = [0.0312, 3.9, 26.6, 155.4, 2_493_531.0].map(rate);
-        assert_eq!(rates, ["0.0312", "3.90", "26.6", "155", "2493531"]);
-    }
 
     #[test]
     fn points_that_a_device_does_not_hold_are_marked() {

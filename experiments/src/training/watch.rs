@@ -88,7 +88,12 @@ impl Observer for Watch<'_> {
             bar.set_position(report.step + 1);
             let rate = self.config.training.batch as f64 * f64::from(self.comm.size())
                 / report.time.total().as_secs();
-            let message = format!("loss {:.4}, lr {}, {rate:.0} samples/s", report.loss, format::number(lr));
+            let message = format!(
+                "loss {:.4}, lr {}, {} samples/s",
+                report.loss,
+                format::number(lr),
+                format::rate(rate)
+            );
             bar.set_message(message);
         }
         if let Some(on_step) = self.on_step.as_deref_mut().and_then(Option::as_mut) {

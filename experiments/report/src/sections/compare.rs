@@ -29,14 +29,14 @@ macro_rules! cells {
             record.setup.ranks.to_string(),
             record.batch.to_string(),
             record.micro_batches.to_string(),
-            format!("{:.1}", record.step_us),
-            format!("{:.1}", record.breakdown.exposed_us),
-            list(record.waiting_us.iter().map(|us| format!("{us:.1}")).collect()),
+            format::time(record.step_us),
+            format::time(record.breakdown.exposed_us),
+            list(record.waiting_us.iter().map(|us| format::time(*us)).collect()),
             awaited_most(&record.waiting_for, &record.waiting_us),
             list(
                 hidden_us(&record.communication_us, &record.waiting_us)
                     .iter()
-                    .map(|us| format!("{us:.1}"))
+                    .map(|us| format::time(*us))
                     .collect(),
             ),
             list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
@@ -375,11 +375,11 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "ranks",
         "samples",
         "micro-batches",
-        "step (us)",
-        "waiting (us)",
-        "waiting by rank (us)",
+        "step",
+        "waiting",
+        "waiting by rank",
         "most for",
-        "hidden by rank (us)",
+        "hidden by rank",
         "sent by rank",
         "peak by rank",
         "loss",

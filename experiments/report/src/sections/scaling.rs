@@ -201,16 +201,16 @@ macro_rules! row {
             names::network(&point.setup.model),
             point.setup.ranks.to_string(),
             fits(point.memory, point.device_memory),
-            format::number(point.samples_per_s),
+            format::rate(point.samples_per_s),
             format::percent(point.efficiency),
             names::machine(&point.topology),
             point.setup.strategy.clone(),
             point.setup.backend.clone(),
             names::device(&point.setup.device),
             point.batch.to_string(),
-            format!("{:.1}", point.time_us),
-            format!("{:.1}", point.time_error_us),
-            format!("{:.1}", point.exposed_us),
+            format::time(point.time_us),
+            format::time(point.time_error_us),
+            format::time(point.exposed_us),
         ]
     }};
 }
@@ -239,9 +239,9 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "backend",
         "device",
         "batch per rank",
-        "step (us)",
-        "std error (us)",
-        "exposed (us)",
+        "step",
+        "std error",
+        "exposed",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }

@@ -16,7 +16,7 @@ macro_rules! row {
             names::network(&$step.setup.model),
             $step.setup.ranks.to_string(),
             $step.setup.strategy.clone(),
-            format::number(end.samples_per_s),
+            format::rate(end.samples_per_s),
             format::percent(end.accuracy),
             format!("{:.6}", $step.loss),
             ($step.step + 1).to_string(),
@@ -24,7 +24,7 @@ macro_rules! row {
             names::device(&$step.setup.device),
         ];
         let times = [end.time_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us];
-        row.extend(times.map(|us| format!("{us:.1}")));
+        row.extend(times.map(format::time));
         row
     }};
 }
@@ -198,11 +198,11 @@ fn end_table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "steps",
         "backend",
         "device",
-        "step (us)",
-        "forward (us)",
-        "backward (us)",
-        "exposed (us)",
-        "optimiser (us)",
+        "step",
+        "forward",
+        "backward",
+        "exposed",
+        "optimiser",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }

@@ -9,6 +9,7 @@ use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
 use allfold_cli::progress;
 use allfold_gpu::device::ExecutionMode;
+use allfold_report::format;
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// Measures the collective on the GPUs at every size and prints the table.
@@ -70,8 +71,11 @@ fn sweep(
     for record in &records {
         if let Some(estimate) = record.nccl_estimate_us {
             let (bytes, time) = (record.call.bytes, record.time_us);
-            output
-                .say(format!("# {bytes} B: NCCL estimates {estimate:.1} us; {time:.1} us were measured"))?;
+            output.say(format!(
+                "# {bytes} B: NCCL estimates {}; {} were measured",
+                format::time(estimate),
+                format::time(time)
+            ))?;
         }
     }
     let copy = gpus.copy_gbps(256 << 20)?;

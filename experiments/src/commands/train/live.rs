@@ -237,6 +237,6 @@ fn interrupted(first: &StepMade, last: &StepMade, rate: f64) -> String {
         last.loss,
         first.step,
         first.loss,
-        format::number(rate)
+        format::rate(rate)
     )
 }

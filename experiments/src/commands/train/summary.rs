@@ -4,7 +4,7 @@ use crate::training::epochs;
 use crate::training::trained::Trained;
 use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
-use allfold_report::format::counted;
+use allfold_report::format::{counted, rate, rounded_bytes, time};
 use allfold_trainer::config::ElementType;
 use allfold_trainer::models::build;
 use allfold_trainer::scores::best;
@@ -94,29 +94,33 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
 fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
     let (step_us, error_us) = trained.step_us();
     output.say(format!(
-        "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
-        trained.throughput()
+        "{} samples/s; a step takes {} +- {}:",
+        rate(trained.throughput()),
+        time(step_us),
+        time(error_us)
     ))?;
     let parts = trained.breakdown();
     // One rank communicates with nobody: its exposed time is the time between two readings of the clock.
     let exposed = match trained.ranks {
         1 => String::new(),
-        _ => format!("exposed communication {:.1}, ", parts.exposed_us),
+        _ => format!("exposed communication {}, ", time(parts.exposed_us)),
     };
     output.say(format!(
-        "  data {:.1}, forward {:.1}, backward {:.1}, {exposed}optimiser {:.1}",
-        parts.data_us, parts.forward_us, parts.backward_us, parts.optimiser_us
+        "  data {}, forward {}, backward {}, {exposed}optimiser {}",
+        time(parts.data_us),
+        time(parts.forward_us),
+        time(parts.backward_us),
+        time(parts.optimiser_us)
     ))?;
     if let Some(held) = trained.memory() {
-        let kib = |bytes: u64| bytes as f64 / 1024.0;
         output.say(format!(
-            "rank 0 holds, in KiB: parameters {:.1}, gradients {:.1}, optimiser {:.1}, buckets {:.1}, statistics {:.1}, activations {:.1}",
-            kib(held.params),
-            kib(held.gradients),
-            kib(held.optimiser),
-            kib(held.buckets),
-            kib(held.buffers),
-            kib(held.activations + held.saved_for_backward + held.activation_gradients)
+            "rank 0 holds: parameters {}, gradients {}, optimiser {}, buckets {}, statistics {}, activations {}",
+            rounded_bytes(held.params),
+            rounded_bytes(held.gradients),
+            rounded_bytes(held.optimiser),
+            rounded_bytes(held.buckets),
+            rounded_bytes(held.buffers),
+            rounded_bytes(held.activations + held.saved_for_backward + held.activation_gradients)
         ))?;
     }
     Ok(())
