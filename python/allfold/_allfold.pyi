@@ -4,8 +4,8 @@ import builtins
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-Place = tuple[int, int, str]
-"""Elements in memory: their address, their number, and Allfold's name of their type."""
+Place = tuple[int, int, str, Any]
+"""Elements in memory: their address, their number, Allfold's name of their type, and the object that keeps the memory valid."""
 Activity = tuple[int, int, str, int, int, int]
 """What a simulated rank did: the rank, the stream, the name, begin and end in picoseconds, bytes sent."""
 
@@ -67,7 +67,7 @@ class NativeCommunicator:
         self, collective: str, input: Place, output: Place, op: str, root: int, call: int, limit: float
     ) -> None: ...
     def issue(
-        self, collective: str, input: Place, output: Place, op: str, root: int, keep: Any, call: int, limit: float
+        self, collective: str, input: Place, output: Place, op: str, root: int, call: int, limit: float
     ) -> NativeWork: ...
     def run_objects(self, collective: str, input: Any, output: Any, op: str, root: int) -> None: ...
     def issue_objects(self, collective: str, input: Any, output: Any, op: str, root: int) -> NativeWork: ...

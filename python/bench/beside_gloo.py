@@ -145,7 +145,7 @@ def layer(first: bool) -> None:
         "dist.all_reduce": lambda: dist.all_reduce(x, group=alone),
         "dist.all_reduce, async_op, wait": lambda: dist.all_reduce(x, group=alone, async_op=True).wait(),
         "the process group beneath": lambda: alone.allreduce([x], now),
-        "the native call beneath": lambda: alone.native.run("all_reduce", (0, 0, "u8"), place, "sum", 0, 0, 300.0),
+        "the native call beneath": lambda: alone.native.run("all_reduce", (0, 0, "u8", None), place, "sum", 0, 0, 300.0),
     }
     rounds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(60):

@@ -3,12 +3,12 @@
 use crate::engine::{Engine, Mark};
 use crate::errors::raised;
 use crate::interrupt::guarded;
-use crate::memory::{Lent, Place, Span, lend, span};
+use crate::memory::{Place, Span, lend};
 use crate::messages::NativeMessages;
 use crate::work::NativeWork;
 use allfold_collectives::tcp::{Host, PeerOptions};
 use allfold_collectives::{
-    Buffer, Collective, Communicator, Element, Error, Joining, Rank, ReduceOp, Result, registry,
+    Buffer, Collective, Communicator, DType, Element, Error, Joining, Rank, ReduceOp, Result, registry,
 };
 use allfold_kernels::for_dtype;
 use pyo3::exceptions::PyValueError;
@@ -60,6 +60,13 @@ impl NativeCommunicator {
             (communicator.rank().0, communicator.size(), communicator.shares_memory());
         NativeCommunicator { engine: Engine::new(communicator), rank, size, shares_memory }
     }
+
+    /// Issues a collective, which holds its memory until it is done.
+    fn issued(&self, mark: Option<Mark>, named: Named, input: Place, output: Place) -> PyResult<NativeWork> {
+        // The closure owns both places: it borrows them as wholes.
+        let operation = move |communicator: &Communicator| named.run(communicator, &input, &output);
+        self.engine.issue(mark, operation).map(NativeWork::new).map_err(raised)
+    }
 }
 
 /// The arguments of a call besides its memory.
@@ -81,15 +88,15 @@ impl Named {
     }
 
     /// Runs the collective. `input` and `output` have one type; they may share memory.
-    pub fn run(self, communicator: &Communicator, input: Span, output: Span) -> Result<()> {
-        for_dtype!(output.dtype, run(self, communicator, input, output))
+    pub fn run(self, communicator: &Communicator, input: &Place, output: &Place) -> Result<()> {
+        for_dtype!(output.span.dtype, run(self, communicator, input.span, output.span))
     }
 }
 
-#[allow(unsafe_code, reason = "the memory belongs to Python objects, which are kept alive meanwhile")]
+#[allow(unsafe_code, reason = "the memory belongs to Python objects, which the caller's places keep alive")]
 fn run<T: Element>(named: Named, communicator: &Communicator, input: Span, output: Span) -> Result<()> {
     let Named { collective, op, root } = named;
-    // SAFETY: Python's side keeps the objects until the operation is done, and gives memory that nobody else uses meanwhile.
+    // SAFETY: the caller holds the places until the operation is done, and Python's side gives memory that nobody else uses meanwhile.
     let written = unsafe { output.write::<T>() };
     if input.count == 0 || !input.overlaps(&output) {
         // SAFETY: as above, and the input shares no byte with what is written.
@@ -153,37 +160,31 @@ impl NativeCommunicator {
         &self,
         py: Python<'_>,
         collective: &str,
-        input: Place<'_>,
-        output: Place<'_>,
+        input: Place,
+        output: Place,
         op: &str,
         root: u32,
         call: u64,
         limit: f64,
     ) -> PyResult<()> {
-        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
+        let named = Named::read(collective, op, root)?;
         let mark = Some(mark(call, limit));
-        guarded(py, || self.engine.run(mark, |communicator| named.run(communicator, input, output)))
+        guarded(py, || self.engine.run(mark, |communicator| named.run(communicator, &input, &output)))
     }
 
-    /// Issues a collective, which runs after those issued before; `keep` is held until it is done.
+    /// Issues a collective, which runs after those issued before.
     #[allow(clippy::too_many_arguments, reason = "the arguments of a collective")]
     fn issue(
         &self,
         collective: &str,
-        input: Place<'_>,
-        output: Place<'_>,
+        input: Place,
+        output: Place,
         op: &str,
         root: u32,
-        keep: Py<PyAny>,
         call: u64,
         limit: f64,
     ) -> PyResult<NativeWork> {
-        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
-        let outcome = self.engine.issue(Some(mark(call, limit)), move |communicator| {
-            let _keep = keep;
-            named.run(communicator, input, output)
-        });
-        outcome.map(NativeWork::new).map_err(raised)
+        self.issued(Some(mark(call, limit)), Named::read(collective, op, root)?, input, output)
     }
 
     /// A collective on objects that lend their memory. Without `input` the collective works in place.
@@ -198,8 +199,7 @@ impl NativeCommunicator {
     ) -> PyResult<()> {
         let named = Named::read(collective, op, root)?;
         let (input, output) = lent(input, output)?;
-        let (from, to) = spans(&input, &output)?;
-        guarded(py, || self.engine.run(None, |communicator| named.run(communicator, from, to)))
+        guarded(py, || self.engine.run(None, |communicator| named.run(communicator, &input, &output)))
     }
 
     /// Issues the collective of [`NativeCommunicator::run_objects`], which runs after those issued before.
@@ -213,19 +213,17 @@ impl NativeCommunicator {
     ) -> PyResult<NativeWork> {
         let named = Named::read(collective, op, root)?;
         let (input, output) = lent(input, output)?;
-        let (from, to) = spans(&input, &output)?;
-        let outcome = self.engine.issue(None, move |communicator| {
-            let _held = (input, output);
-            named.run(communicator, from, to)
-        });
-        outcome.map(NativeWork::new).map_err(raised)
+        self.issued(None, named, input, output)
     }
 
-    /// The address, count and type of the memory that an object lends. The object must be kept alive while its memory is used.
+    /// The address, count and type of the memory that an object lends, and what keeps the memory valid.
     #[staticmethod]
-    fn place(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<(usize, usize, &'static str)> {
-        let span = lend(object, writes)?.span;
-        Ok((span.address(), span.count, span.dtype.name()))
+    fn place(
+        object: &Bound<'_, PyAny>,
+        writes: bool,
+    ) -> PyResult<(usize, usize, &'static str, Option<Py<PyAny>>)> {
+        let Place { span, owner } = lend(object, writes)?;
+        Ok((span.address(), span.count, span.dtype.name(), owner))
     }
 
     /// The number of operations so far, which is the number of the next one in errors.
@@ -295,22 +293,15 @@ fn mark(call: u64, limit: f64) -> Mark {
     Mark { call, limit: Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX) }
 }
 
-type Borrowed = (Option<Lent>, Option<Lent>);
-
-fn lent(input: Option<&Bound<'_, PyAny>>, output: Option<&Bound<'_, PyAny>>) -> PyResult<Borrowed> {
-    Ok((
-        input.map(|input| lend(input, false)).transpose()?,
-        output.map(|output| lend(output, true)).transpose()?,
-    ))
-}
-
-fn spans(input: &Option<Lent>, output: &Option<Lent>) -> PyResult<(Span, Span)> {
-    use allfold_collectives::DType;
-    let of = |lent: &Option<Lent>| lent.as_ref().map(|lent| lent.span);
-    let dtype = of(output).or(of(input)).map_or(DType::U8, |span| span.dtype);
-    let (input, output) = (of(input).unwrap_or(Span::none(dtype)), of(output).unwrap_or(Span::none(dtype)));
-    if input.dtype != output.dtype {
-        let (from, to) = (input.dtype, output.dtype);
+/// The memory of a collective's input and output; an object that is not given has no elements.
+fn lent(input: Option<&Bound<'_, PyAny>>, output: Option<&Bound<'_, PyAny>>) -> PyResult<(Place, Place)> {
+    let input = input.map(|input| lend(input, false)).transpose()?;
+    let output = output.map(|output| lend(output, true)).transpose()?;
+    let dtype = output.as_ref().or(input.as_ref()).map_or(DType::U8, |place| place.span.dtype);
+    let none = || Place::none(dtype);
+    let (input, output) = (input.unwrap_or_else(none), output.unwrap_or_else(none));
+    if input.span.dtype != output.span.dtype {
+        let (from, to) = (input.span.dtype, output.span.dtype);
         return Err(raised(Error::Argument(format!(
             "the input has elements of {from}, and the output of {to}"
         ))));

@@ -91,34 +91,36 @@ fn dtype(name: &str) -> PyResult<DType> {
     })
 }
 
-/// The elements at an address, as Python passes them: address, count, type.
-pub type Place<'a> = (usize, usize, &'a str);
-
-/// The elements at an address that Python passes.
-pub fn span((address, count, of): Place<'_>) -> PyResult<Span> {
-    Span::at(address, count, dtype(of)?)
-}
-
-/// A Python object's memory, and what keeps it alive.
-pub struct Lent {
+/// Elements in memory and the Python object that owns them. The memory stays valid until this value is dropped, so an operation holds
+/// the places that it reads and writes until it is done. Python passes address, count, type and owner.
+pub struct Place {
     pub span: Span,
-    _owner: Owner,
+    pub owner: Option<Py<PyAny>>,
 }
 
-enum Owner {
-    Buffer(#[allow(dead_code, reason = "it is kept, not read")] PyUntypedBuffer),
-    Capsule(#[allow(dead_code, reason = "it is kept, not read")] Py<PyCapsule>),
+impl Place {
+    /// No elements.
+    pub fn none(dtype: DType) -> Place {
+        Place { span: Span::none(dtype), owner: None }
+    }
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for Place {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Place> {
+        let (address, count, of, owner): (usize, usize, &str, Option<Py<PyAny>>) = object.extract()?;
+        Ok(Place { span: Span::at(address, count, dtype(of)?)?, owner })
+    }
 }
 
 /// Borrows the memory of an object. `writes`: whether the memory is to be written to. Raises a `TypeError` for an object without memory
 /// or with elements that Allfold does not have, a `BufferError` for memory that is read-only or not contiguous.
-pub fn lend(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<Lent> {
+pub fn lend(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<Place> {
     let what = || object.get_type().name().map_or_else(|_| "object".to_string(), |name| name.to_string());
-    // A view adds the strides that some objects leave out, the arrays of `ctypes` for example.
-    let buffer =
-        PyUntypedBuffer::get(object).or_else(|_| PyUntypedBuffer::get(PyMemoryView::from(object)?.as_any()));
-    match buffer {
-        Ok(buffer) => by_buffer(buffer, writes, &what()),
+    // The view keeps the object's memory where it is, and adds the strides that some objects leave out, `ctypes` arrays for example.
+    match PyMemoryView::from(object) {
+        Ok(view) => by_buffer(&view, writes, &what()),
         Err(_) if object.hasattr("__dlpack__")? => by_dlpack(object, writes, &what()),
         Err(_) => Err(PyTypeError::new_err(format!(
             "a {} lends no memory: give an array with the buffer protocol or DLPack, such as NumPy's or PyTorch's",
@@ -131,7 +133,8 @@ fn read_only(what: &str) -> PyErr {
     PyBufferError::new_err(format!("this {what} is read-only, and the result is written to it"))
 }
 
-fn by_buffer(buffer: PyUntypedBuffer, writes: bool, what: &str) -> PyResult<Lent> {
+fn by_buffer(view: &Bound<'_, PyMemoryView>, writes: bool, what: &str) -> PyResult<Place> {
+    let buffer = PyUntypedBuffer::get(view)?;
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err(format!(
             "the memory of this {what} is not contiguous; give numpy.ascontiguousarray of it"
@@ -142,7 +145,7 @@ fn by_buffer(buffer: PyUntypedBuffer, writes: bool, what: &str) -> PyResult<Lent
     }
     let dtype = of_format(buffer.format(), buffer.item_size())?;
     let span = Span::at(buffer.buf_ptr() as usize, buffer.item_count(), dtype)?;
-    Ok(Lent { span, _owner: Owner::Buffer(buffer) })
+    Ok(Place { span, owner: Some(view.clone().into_any().unbind()) })
 }
 
 /// The type for a format code of Python's `struct` module and a size in bytes.
@@ -215,7 +218,7 @@ fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
     Ok(given?.cast_into::<PyCapsule>()?)
 }
 
-fn by_dlpack(object: &Bound<'_, PyAny>, writes: bool, what: &str) -> PyResult<Lent> {
+fn by_dlpack(object: &Bound<'_, PyAny>, writes: bool, what: &str) -> PyResult<Place> {
     let capsule = capsule(object)?;
     let tensor = if capsule.is_valid_checked(Some(VERSIONED)) {
         let pointer = capsule.pointer_checked(Some(VERSIONED))?.cast::<DlVersioned>();
@@ -279,5 +282,5 @@ fn by_dlpack(object: &Bound<'_, PyAny>, writes: bool, what: &str) -> PyResult<Le
     };
     let address = tensor.data as usize + tensor.byte_offset as usize;
     let span = Span::at(address, usize::try_from(count).unwrap_or(0), dtype)?;
-    Ok(Lent { span, _owner: Owner::Capsule(capsule.unbind()) })
+    Ok(Place { span, owner: Some(capsule.into_any().unbind()) })
 }

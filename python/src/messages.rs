@@ -3,7 +3,7 @@
 use crate::engine::own_process;
 use crate::errors::raised;
 use crate::interrupt::guarded;
-use crate::memory::{Place, Span, span};
+use crate::memory::{Place, Span};
 use allfold_collectives::tcp::{Messages, Receive, TaggedMessage};
 use allfold_collectives::{Element, Error, Rank};
 use allfold_kernels::for_dtype;
@@ -53,8 +53,8 @@ impl Drop for PostedReceive {
 #[pymethods]
 impl NativeMessages {
     /// Sends the elements at an address. They are copied before the call returns.
-    fn send(&self, py: Python<'_>, to: u32, tag: u64, place: Place<'_>) -> PyResult<()> {
-        let span = span(place)?;
+    fn send(&self, py: Python<'_>, to: u32, tag: u64, place: Place) -> PyResult<()> {
+        let span = place.span;
         own_process(self.process).map_err(raised)?;
         py.detach(|| {
             let send = |bytes: &[u8]| self.messages.send(Rank(to), tag, span.dtype, bytes);
@@ -65,7 +65,7 @@ impl NativeMessages {
 
     /// Posts a receive from a rank, or from any. `_place` is for ranks on virtual time, which must know the length in advance.
     #[pyo3(signature = (from, tag, _place=None))]
-    fn receive(&self, from: Option<u32>, tag: u64, _place: Option<Place<'_>>) -> PyResult<PostedReceive> {
+    fn receive(&self, from: Option<u32>, tag: u64, _place: Option<Place>) -> PyResult<PostedReceive> {
         own_process(self.process).map_err(raised)?;
         let receive = self.messages.receive(from.map(Rank), tag).map_err(raised)?;
         Ok(PostedReceive { receive: Mutex::new(Some(receive)), process: self.process })
@@ -81,14 +81,14 @@ fn send_span<T: Element>(
     span: Span,
     send: &dyn Fn(&[u8]) -> allfold_collectives::Result<()>,
 ) -> allfold_collectives::Result<()> {
-    #[allow(unsafe_code, reason = "the caller of Python's method keeps the memory")]
-    // SAFETY: the Python code passes the memory of an object that it holds during the call.
+    #[allow(unsafe_code, reason = "the place of Python's method keeps the memory")]
+    // SAFETY: the caller holds the place of this memory during the call.
     send(bytemuck::cast_slice(unsafe { span.read::<T>() }))
 }
 
 fn write_message<T: Element>(span: Span, message: &TaggedMessage) {
-    #[allow(unsafe_code, reason = "the caller of Python's method keeps the memory")]
-    // SAFETY: the Python code passes the memory of an object that it holds during the call, and nobody else writes it.
+    #[allow(unsafe_code, reason = "the place of Python's method keeps the memory")]
+    // SAFETY: the caller holds the place of this memory during the call, and nobody else writes it.
     bytemuck::cast_slice_mut(unsafe { span.write::<T>() }).copy_from_slice(&message.bytes)
 }
 
@@ -102,8 +102,8 @@ impl PostedReceive {
     }
 
     /// Waits for the message, at most this many seconds, and writes it to an address. Returns its source.
-    fn wait(&self, py: Python<'_>, place: Place<'_>, timeout: f64) -> PyResult<u32> {
-        let span = span(place)?;
+    fn wait(&self, py: Python<'_>, place: Place, timeout: f64) -> PyResult<u32> {
+        let span = place.span;
         let message = self.take(py, timeout)?;
         if message.dtype != span.dtype || message.bytes.len() != span.count * span.dtype.size() {
             let TaggedMessage { from, tag, dtype, bytes } = message;

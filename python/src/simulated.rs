@@ -4,7 +4,7 @@
 
 use crate::communicator::Named;
 use crate::errors::raised;
-use crate::memory::{Place, Span, span};
+use crate::memory::Place;
 use allfold_collectives::{Buffer, Collective, Communicator, Element, Error, Rank, Result, Work, World};
 use allfold_experiments::predict::trace;
 use allfold_kernels::for_dtype;
@@ -152,13 +152,13 @@ impl SimulatedCommunicator {
         &self,
         py: Python<'_>,
         collective: &str,
-        input: Place<'_>,
-        output: Place<'_>,
+        input: Place,
+        output: Place,
         op: &str,
         root: u32,
     ) -> PyResult<()> {
-        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
-        self.on(py, |communicator| named.run(communicator, input, output))
+        let named = Named::read(collective, op, root)?;
+        self.on(py, |communicator| named.run(communicator, &input, &output))
     }
 
     /// Issues a collective, which runs while the rank continues. `None`: it has no asynchronous form and was run to its end.
@@ -166,36 +166,35 @@ impl SimulatedCommunicator {
         &self,
         py: Python<'_>,
         collective: &str,
-        input: Place<'_>,
-        output: Place<'_>,
+        input: Place,
+        output: Place,
         op: &str,
         root: u32,
     ) -> PyResult<Option<SimulatedWork>> {
-        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
+        let named = Named::read(collective, op, root)?;
         let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        let work = for_dtype!(output.dtype, issue(communicator, named, input, output)).map_err(raised)?;
+        let work =
+            for_dtype!(output.span.dtype, issue(communicator, named, &input, &output)).map_err(raised)?;
         drop(shared);
         match work {
-            Some(work) => Ok(Some(work)),
-            None => self.on(py, |communicator| named.run(communicator, input, output)).map(|()| None),
+            Some(work) => Ok(Some(SimulatedWork::new(work, output))),
+            None => self.on(py, |communicator| named.run(communicator, &input, &output)).map(|()| None),
         }
     }
 
     /// Sends the elements at an address, which are copied; returns before they have arrived.
-    fn send(&self, to: u32, place: Place<'_>) -> PyResult<SimulatedWork> {
-        let span = span(place)?;
+    fn send(&self, to: u32, place: Place) -> PyResult<SimulatedWork> {
         let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        for_dtype!(span.dtype, send(communicator, Rank(to), span)).map_err(raised)
+        for_dtype!(place.span.dtype, send(communicator, Rank(to), &place)).map_err(raised)
     }
 
     /// Receives as many elements as `place` has; [`SimulatedWork::wait`] takes their destination.
-    fn receive(&self, from: u32, place: Place<'_>) -> PyResult<SimulatedWork> {
-        let span = span(place)?;
+    fn receive(&self, from: u32, place: Place) -> PyResult<SimulatedWork> {
         let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
         let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        for_dtype!(span.dtype, receive(communicator, Rank(from), span)).map_err(raised)
+        for_dtype!(place.span.dtype, receive(communicator, Rank(from), &place)).map_err(raised)
     }
 
     /// Charges kernels to the rank's clock, one after the other: the operations and the bytes of memory of each.
@@ -245,12 +244,12 @@ impl SimulatedCommunicator {
 fn issue<T: Element>(
     communicator: &Communicator,
     named: Named,
-    input: Span,
-    output: Span,
-) -> Result<Option<SimulatedWork>> {
-    // SAFETY: Python's side keeps the memory during this call, which copies it.
-    let copied = |from: Span| -> Buffer<T> { unsafe { from.read::<T>() }.to_vec().into() };
-    let given = if input.count == 0 { output } else { input };
+    input: &Place,
+    output: &Place,
+) -> Result<Option<Box<dyn Issued>>> {
+    // SAFETY: the caller holds the place during this call, which copies it.
+    let copied = |from: &Place| -> Buffer<T> { unsafe { from.span.read::<T>() }.to_vec().into() };
+    let given = if input.span.count == 0 { output } else { input };
     let work = match named.collective {
         Collective::AllReduce => communicator.all_reduce_async(copied(given), named.op)?,
         Collective::Broadcast => communicator.broadcast_async(copied(given), named.root)?,
@@ -258,42 +257,40 @@ fn issue<T: Element>(
         Collective::ReduceScatter => communicator.reduce_scatter_async(copied(given), named.op)?,
         _ => return Ok(None),
     };
-    Ok(Some(SimulatedWork::new(work, output)))
+    Ok(Some(Box::new(Some(work))))
 }
 
-fn send<T: Element>(communicator: &Communicator, to: Rank, span: Span) -> Result<SimulatedWork> {
-    // SAFETY: Python's side keeps the memory during this call, which copies it.
-    let copied: Buffer<T> = unsafe { span.read::<T>() }.to_vec().into();
-    Ok(SimulatedWork::new(communicator.send_async(copied, to)?, Span::none(span.dtype)))
+fn send<T: Element>(communicator: &Communicator, to: Rank, place: &Place) -> Result<SimulatedWork> {
+    // SAFETY: the caller holds the place during this call, which copies it.
+    let copied: Buffer<T> = unsafe { place.span.read::<T>() }.to_vec().into();
+    let work = Some(communicator.send_async(copied, to)?);
+    Ok(SimulatedWork::new(Box::new(work), Place::none(T::DTYPE)))
 }
 
-fn receive<T: Element>(communicator: &Communicator, from: Rank, span: Span) -> Result<SimulatedWork> {
-    let room = Buffer::<T>::zeroed(span.count);
-    Ok(SimulatedWork::new(communicator.recv_async(room, from)?, Span::none(span.dtype)))
+fn receive<T: Element>(communicator: &Communicator, from: Rank, place: &Place) -> Result<SimulatedWork> {
+    let work = Some(communicator.recv_async(Buffer::<T>::zeroed(place.span.count), from)?);
+    Ok(SimulatedWork::new(Box::new(work), Place::none(T::DTYPE)))
 }
 
-/// An operation on virtual time that was issued, used by the rank's thread only.
+/// An operation on virtual time that was issued, used by the rank's thread only, and the memory for its result.
 #[pyclass(frozen)]
-pub struct SimulatedWork(Mutex<OnRanksThread<Box<dyn Issued>>>);
+pub struct SimulatedWork(Mutex<OnRanksThread<Box<dyn Issued>>>, Place);
 
 /// A pending operation, whatever its element type.
 trait Issued {
     fn is_done(&self) -> bool;
-    /// `into`: the destination, instead of the one given when the operation was issued.
-    fn wait(&mut self, into: Option<Span>) -> Result<()>;
+    fn wait(&mut self, into: &Place) -> Result<()>;
 }
 
-struct Typed<T: Element>(Option<Work<Buffer<T>>>, Span);
-
-impl<T: Element> Issued for Typed<T> {
+impl<T: Element> Issued for Option<Work<Buffer<T>>> {
     fn is_done(&self) -> bool {
-        self.0.as_ref().is_none_or(Work::is_done)
+        self.as_ref().is_none_or(Work::is_done)
     }
 
-    fn wait(&mut self, into: Option<Span>) -> Result<()> {
-        let Some(work) = self.0.take() else { return Ok(()) };
+    fn wait(&mut self, into: &Place) -> Result<()> {
+        let Some(work) = self.take() else { return Ok(()) };
         let result = work.wait()?;
-        let into = into.unwrap_or(self.1);
+        let into = into.span;
         if into.dtype != T::DTYPE || into.count > result.len() {
             let (count, has) = (into.count, result.len());
             return Err(Error::Argument(format!(
@@ -302,15 +299,15 @@ impl<T: Element> Issued for Typed<T> {
                 T::DTYPE
             )));
         }
-        // SAFETY: Python's side keeps the memory until the operation was waited for, and nobody else uses it.
+        // SAFETY: the caller holds the place, and nobody else uses its memory until the operation was waited for.
         unsafe { into.write::<T>() }.copy_from_slice(&result[..into.count]);
         Ok(())
     }
 }
 
 impl SimulatedWork {
-    fn new<T: Element>(work: Work<Buffer<T>>, output: Span) -> SimulatedWork {
-        SimulatedWork(Mutex::new(OnRanksThread(Box::new(Typed(Some(work), output)))))
+    fn new(work: Box<dyn Issued>, output: Place) -> SimulatedWork {
+        SimulatedWork(Mutex::new(OnRanksThread(work)), output)
     }
 }
 
@@ -330,8 +327,8 @@ impl SimulatedWork {
 
     /// Waits until the operation is done, and writes the result to `into`, or else to the address given when it was issued.
     #[pyo3(signature = (into=None))]
-    fn wait(&self, py: Python<'_>, into: Option<Place<'_>>) -> PyResult<()> {
-        let into = into.map(span).transpose()?;
+    fn wait(&self, py: Python<'_>, into: Option<Place>) -> PyResult<()> {
+        let into = into.as_ref().unwrap_or(&self.1);
         py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).0.wait(into)).map_err(raised)
     }
 }

@@ -149,16 +149,29 @@ def test_memory_is_lent_by_buffers_and_dlpack():
 def test_an_address_is_that_of_the_object(versioned):
     mine = numpy.arange(12.0).reshape(3, 4)
     expected = (mine.ctypes.data, 12, "f64")
-    assert NativeCommunicator.place(mine, True) == expected
-    assert NativeCommunicator.place(OnlyDlpack(mine, versioned), True) == expected
-    assert NativeCommunicator.place(OnlyDlpack(mine[1:], versioned), False) == (mine[1:].ctypes.data, 8, "f64")
+    assert NativeCommunicator.place(mine, True)[:3] == expected
+    assert NativeCommunicator.place(OnlyDlpack(mine, versioned), True)[:3] == expected
+    assert NativeCommunicator.place(OnlyDlpack(mine[1:], versioned), False)[:3] == (mine[1:].ctypes.data, 8, "f64")
+
+
+def test_lent_memory_stays_where_it_is_until_its_place_is_dropped():
+    mine = bytearray(64)
+    lent = NativeCommunicator.place(mine, True)
+    with pytest.raises(BufferError):
+        mine.extend(bytes(1 << 20))
+    del lent
+    mine.extend(bytes(1 << 20))
+    # An object may lend a copy, which nobody but the capsule keeps.
+    lent = NativeCommunicator.place(OnlyDlpack(numpy.full(1000, 3.0)), False)
+    filled = [numpy.full(1000, 9.0) for _ in range(16)]
+    assert ctypes.c_double.from_address(lent[0]).value == 3.0 and len(filled) == 16
 
 
 def test_a_tensor_of_pytorch_is_lent_where_it_is():
     torch = pytest.importorskip("torch")
     for dtype, name in [(torch.bfloat16, "bf16"), (torch.float16, "f16"), (torch.bool, "u8"), (torch.int64, "i64")]:
         tensor = torch.ones(5, dtype=dtype)
-        assert NativeCommunicator.place(tensor, True) == (tensor.data_ptr(), 5, name)
+        assert NativeCommunicator.place(tensor, True)[:3] == (tensor.data_ptr(), 5, name)
     with pytest.raises(BufferError, match="not contiguous"):
         NativeCommunicator.place(torch.ones(4, 4).t()[1:], True)
     with pytest.raises(BufferError, match="require gradient"):
@@ -169,7 +182,7 @@ def test_memory_that_cannot_be_used_is_refused_in_one_line():
     fixed = numpy.ones(3)
     fixed.flags.writeable = False
     place = NativeCommunicator.place
-    assert place(fixed, False)[1:] == (3, "f64")
+    assert place(fixed, False)[1:3] == (3, "f64")
     for error, given, writes, said in [
         (BufferError, fixed, True, "this ndarray is read-only, and the result is written to it"),
         (BufferError, OnlyDlpack(fixed), True, "this OnlyDlpack is read-only, and the result is written to it"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import Work
 
-from .elements import NOTHING, checked, dense, fits, place, plain
+from .elements import NOTHING, back, dense, fits, place, plain, put, room, writable
 from .options import Tensors, options, tensors
 from .work import Plan
 
@@ -30,9 +30,9 @@ class Copies:
         return done or self._do(opts, self._broadcast(sources[0], root, sources))
 
     def _broadcast(self: AllfoldGroup, tensor: torch.Tensor, root: int, result: Tensors) -> Plan:
-        flat = dense(tensor)
-        finish = None if flat is tensor else lambda: tensor.copy_(flat)
-        return Plan("broadcast", NOTHING, place(flat), flat, result, root=root, finish=finish)
+        mine = root == self._rank
+        flat = dense(tensor) if mine else room(tensor)
+        return Plan("broadcast", NOTHING, place(flat), result, root=root, finish=None if mine else back(tensor, flat))
 
     def all_gather_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
         opts = options(opts)
@@ -48,9 +48,8 @@ class Copies:
                 f"all_gather takes an output of {self._size} times the input: {self._size} x {source.numel()} elements of "
                 f"{source.dtype}, not {output.numel()} of {output.dtype}"
             )
-        flat, target = dense(source), dense(output)
-        finish = None if target is output else lambda: output.copy_(target)
-        return Plan("all_gather", place(flat), place(target), (flat, target), result, finish=finish)
+        target = room(output)
+        return Plan("all_gather", place(dense(source)), place(target), result, finish=back(output, target))
 
     def all_gather_single_coalesced(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None) -> Work:
         pairs = zip(outputs, sources, strict=True)
@@ -69,24 +68,16 @@ class Copies:
         mine = blocks[self._rank]
         if mine.numel() != source.numel():
             raise ValueError(f"this rank's input has {source.numel()} elements, and its own output {mine.numel()}: they must be equal")
-        flats = [dense(source).clone() if root == self._rank else torch.empty_like(dense(block)) for root, block in enumerate(blocks)]
-
-        def finish() -> None:
-            for block, flat in zip(blocks, flats):
-                block.copy_(flat.view(block.shape))
-
-        return self._do_all(opts, [self._broadcast(flat, root, []) for root, flat in enumerate(flats)], blocks, finish)
+        flats = [torch.empty(writable(block).shape, dtype=block.dtype) for block in blocks]
+        flats[self._rank] = dense(source).detach().clone()
+        plans = [self._broadcast(flat, root, []) for root, flat in enumerate(flats)]
+        return self._do_all(opts, plans, blocks, lambda: put(blocks, flats))
 
     def _all_gather_list(self: AllfoldGroup, blocks: Tensors, source: torch.Tensor) -> Plan:
         flat = dense(source)
         parts = torch.empty((self._size, flat.numel()), dtype=flat.dtype)
-
-        def finish() -> None:
-            for block, part in zip(blocks, parts):
-                block.copy_(part.view(block.shape))
-
-        [checked(block) for block in blocks]
-        return Plan("all_gather", place(flat), place(parts), (flat, parts), blocks, finish=finish)
+        [writable(block) for block in blocks]
+        return Plan("all_gather", place(flat), place(parts), blocks, finish=lambda: put(blocks, parts))
 
     def allgather_coalesced(self: AllfoldGroup, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Work:
         # One list of outputs for each rank.
@@ -104,15 +95,10 @@ class Copies:
         opts, flat = options(opts, root, timeout), dense(tensors(sources)[0])
         root = self._root(opts.rootRank)
         blocks = _lists(outputs)[0] if root == self._rank else []
-        if root == self._rank and (len(blocks) != self._size or any(checked(block).numel() != flat.numel() for block in blocks)):
+        if root == self._rank and (len(blocks) != self._size or any(writable(block).numel() != flat.numel() for block in blocks)):
             raise ValueError(f"gather takes {self._size} outputs of {flat.numel()} elements on its root")
         parts = torch.empty((len(blocks), flat.numel()), dtype=flat.dtype)
-
-        def finish() -> None:
-            for block, part in zip(blocks, parts):
-                block.copy_(part.view(block.shape))
-
-        return self._do(opts, Plan("gather", place(flat), place(parts), (flat, parts), blocks, root=root, finish=finish))
+        return self._do(opts, Plan("gather", place(flat), place(parts), blocks, root=root, finish=lambda: put(blocks, parts)))
 
     def gather_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
         """:meth:`gather` into one tensor; only the root's ``output`` is used."""
@@ -135,11 +121,10 @@ class Copies:
         blocks = _lists(sources)[0] if root == self._rank else []
         if root == self._rank and (len(blocks) != self._size or any(block.numel() != output.numel() for block in blocks)):
             raise ValueError(f"scatter takes {self._size} inputs of {output.numel()} elements on its root")
-        target = dense(output)
-        parts = torch.stack([checked(block).reshape(-1) for block in blocks]) if blocks else target.new_empty(0)
-        finish = None if target is output else lambda: output.copy_(target)
-        keep, result = (parts, target), tensors(outputs)
-        return self._do(opts, Plan("scatter", place(parts), place(target), keep, result, root=root, finish=finish))
+        target = room(output)
+        parts = torch.stack([dense(block).reshape(-1) for block in blocks]) if blocks else target.new_empty(0)
+        plan = Plan("scatter", place(parts), place(target), tensors(outputs), root=root, finish=back(output, target))
+        return self._do(opts, plan)
 
     def all_to_all_single(
         self: AllfoldGroup,
@@ -160,9 +145,8 @@ class Copies:
             raise ValueError(
                 f"all_to_all without split sizes takes an input and an output of one length, which {self._size} ranks divide"
             )
-        flat, target = dense(source), dense(output)
-        finish = None if target is output else lambda: output.copy_(target)
-        return self._do(opts, Plan("all_to_all", place(flat), place(target), (flat, target), [output], finish=finish))
+        target = room(output)
+        return self._do(opts, Plan("all_to_all", place(dense(source)), place(target), [output], finish=back(output, target)))
 
     alltoall_base = all_to_all_single
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-Place = tuple[int, int, str]
+Place = tuple[int, int, str, Any]
+"""Elements in memory: their address, their number, Allfold's name of their type, and the tensor that owns the memory. Whoever has a
+place keeps its memory valid."""
 
 _NAMES = {
     torch.float64: "f64",
@@ -39,7 +43,7 @@ _OPS = {
 _SIGNED = {torch.uint16: "i16", torch.uint32: "i32", torch.uint64: "i64"}
 # Reductions of truth values, by those of the numbers 0 and 1.
 _TRUTH = {"sum": "max", "prod": "min", "min": "min", "max": "max", "band": "min", "bor": "max"}
-NOTHING: Place = (0, 0, "u8")
+NOTHING: Place = (0, 0, "u8", None)
 # Operators by which every type that Allfold has is reduced.
 NUMERIC = frozenset(("sum", "prod", "min", "max", "avg"))
 
@@ -53,15 +57,28 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
         )
     if tensor.layout is not torch.strided:
         raise ValueError(f"the backend allfold carries dense tensors here, and this one is {tensor.layout}: call .to_dense() first")
+    if tensor.numel() and not tensor.data_ptr():
+        raise ValueError(
+            f"this tensor of {tensor.numel()} elements has no memory: it was freed, as FSDP frees parameters that are not in use"
+        )
     return tensor
 
 
 def plain(tensor: torch.Tensor) -> Place | None:
-    """The memory of a tensor that needs no copy: contiguous, and of a type that Allfold has. ``None`` for any other tensor."""
+    """The memory of a tensor that needs no copy: as ``dense`` returns it, and of a type that Allfold has. ``None`` for any other
+    tensor."""
     name = _NAMES.get(tensor.dtype)
-    if name is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
+    if name is None or not tensor.is_cpu or tensor.layout is not torch.strided or not _is_dense(tensor):
         return None
-    return tensor.data_ptr(), tensor.numel(), name
+    return tensor.data_ptr(), tensor.numel(), name, tensor
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's memory is contiguous and aligned, and holds the values themselves, not their negatives or conjugates."""
+    address = tensor.data_ptr()
+    if not address or address & 15 and address % tensor.element_size():
+        return False
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def fits(part: Place | None, whole: Place | None, ranks: int) -> bool:
@@ -71,15 +88,44 @@ def fits(part: Place | None, whole: Place | None, ranks: int) -> bool:
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor with these elements: itself, or a copy."""
-    return checked(tensor).contiguous()
+    checked(tensor)
+    # A new tensor has its values as they are; `clone` alone would keep a pending negation.
+    return tensor if _is_dense(tensor) else torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach())
+
+
+def writable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, if this backend carries it and can write a result to it; otherwise raises ``ValueError``."""
+    if not checked(tensor).is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:
+        raise ValueError(
+            f"a result cannot be written to a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()}: several of its elements "
+            "share one place in memory, as after expand; call .clone() first"
+        )
+    return tensor
+
+
+def room(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for a result that belongs into ``tensor``: the tensor itself, or a copy, which ``back`` copies to it."""
+    return dense(writable(tensor))
+
+
+def put(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    """Copies results to their tensors, which autograd does not record, as it does not record results that are written in place."""
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values):
+            tensor.copy_(value.view(tensor.shape))
+
+
+def back(tensor: torch.Tensor, result: torch.Tensor) -> Callable[[], None] | None:
+    """What copies a result from the contiguous memory of ``room`` to its tensor; ``None`` where they are the same."""
+    return None if result is tensor else lambda: put([tensor], [result])
 
 
 def place(tensor: torch.Tensor) -> Place:
     """The memory of a contiguous tensor, as elements of its type or, where Allfold has no such type, as bytes."""
     name = _NAMES.get(tensor.dtype)
     if name is not None:
-        return tensor.data_ptr(), tensor.numel(), name
-    return tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8"
+        return tensor.data_ptr(), tensor.numel(), name, tensor
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8", tensor
 
 
 def operator(op: dist.ReduceOp) -> str:
@@ -98,15 +144,15 @@ def reducible(tensor: torch.Tensor, op: str) -> tuple[Place, str] | None:
     dtype = tensor.dtype
     name = _NAMES.get(dtype)
     if name is not None and op in NUMERIC:
-        return (tensor.data_ptr(), tensor.numel(), name), op
+        return (tensor.data_ptr(), tensor.numel(), name, tensor), op
     if dtype is torch.bool and op in _TRUTH:
-        return (tensor.data_ptr(), tensor.numel(), "u8"), _TRUTH[op]
+        return (tensor.data_ptr(), tensor.numel(), "u8", tensor), _TRUTH[op]
     if dtype in _SIGNED and op in ("sum", "prod"):
-        return (tensor.data_ptr(), tensor.numel(), _SIGNED[dtype]), op
+        return (tensor.data_ptr(), tensor.numel(), _SIGNED[dtype], tensor), op
     if dtype.is_complex and op in ("sum", "avg"):
         parts = torch.view_as_real(tensor)
         if parts.dtype in _NAMES:
-            return (parts.data_ptr(), parts.numel(), _NAMES[parts.dtype]), op
+            return (parts.data_ptr(), parts.numel(), _NAMES[parts.dtype], parts), op
     _tried(dtype, op)
     return None
 

@@ -73,7 +73,7 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         # On virtual time there are no deadlines, and an operation takes no mark.
         self._marks = isinstance(native, NativeCommunicator)
         self._order = threading.RLock()
-        self._coalesced: list[Work] | None = None
+        self._coalesced: list[Callable[[], Work]] | None = None
         self._backend = Delegate(self)
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._backend)
         self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
@@ -151,12 +151,23 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         return group
 
     def _start_coalescing(self, _: torch.device | None = None) -> None:
-        """From now on operations are issued, and belong to the work that ``_end_coalescing`` returns."""
+        """From now on calls only check their arguments. ``_end_coalescing`` issues their operations, and returns the work of all."""
         self._coalesced = []
 
     def _end_coalescing(self, _: torch.device | None = None) -> Work:
-        works, self._coalesced = self._coalesced or [], None
-        return Together(works)
+        begins, self._coalesced = self._coalesced or [], None
+        return Together([begin() for begin in begins])
+
+    def drop_coalesced(self) -> None:
+        """Leaves the block of coalesced operations, none of which has begun, without issuing them."""
+        self._coalesced = None
+
+    def _begun(self, begin: Callable[[], Work], result: Tensors) -> Work:
+        """The work of an operation that ``begin`` issues: now or, while operations are coalesced, at their end."""
+        if self._coalesced is None:
+            return begin()
+        self._coalesced.append(begin)
+        return Done(result)
 
     # One collective on contiguous memory.
 
@@ -199,12 +210,11 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
             raise self._places.explain(error) from None
         return _DONE
 
-    def _issue(self, opts: Any, plan: Plan) -> Pending:
+    def _issue(self, plan: Plan, mark: tuple[int, float] | tuple[()]) -> Pending:
         """Issues a collective: it runs after those that were issued before."""
-        mark = self._mark(opts)
         try:
             with _marked(plan.name):
-                native = self.native.issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
+                native = self.native.issue(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
         except RuntimeError as error:
             raise self._places.explain(error) from None
         return Pending([native], plan.result, plan.finish, self._places.explain)
@@ -212,40 +222,41 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
     def _do(self, opts: Any, plan: Plan) -> Work:
         """Runs a collective, or issues it if ``opts`` makes the call asynchronous."""
         if opts.asyncOp or self._coalesced is not None:
-            return self._told(self._issue(opts, plan))
+            mark = self._mark(opts)
+            return self._begun(lambda: self._issue(plan, mark), plan.result)
         self._run(opts, plan)
         return _DONE
 
     def _do_all(self, opts: Any, plans: list[Plan], result: Tensors, finish: Callable[[], None] | None = None) -> Work:
         """Several collectives as one; ``finish`` comes after them."""
-        with self._order:
-            works = [self._issue(opts, plan) for plan in plans]
+        marks = [self._mark(opts) for _ in plans]
 
-        def finished() -> None:
-            for work in works:
-                work._finished()
-            if finish is not None:
-                finish()
+        def begin() -> Work:
+            with self._order:
+                works = [self._issue(plan, mark) for plan, mark in zip(plans, marks)]
 
-        natives = [native for work in works for native in work._natives]
-        return self._ended(opts, Pending(natives, result, finished, self._places.explain), result)
+            def finished() -> None:
+                for work in works:
+                    work._finished()
+                if finish is not None:
+                    finish()
 
-    def _told(self, work: Work) -> Work:
-        """The work of a call. While operations are coalesced, the work is waited for at their end."""
-        if self._coalesced is None:
+            natives = [native for work in works for native in work._natives]
+            return Pending(natives, result, finished, self._places.explain)
+
+        return self._ended(opts, begin, result)
+
+    def _ended(self, opts: Any, begin: Callable[[], Work], result: Tensors) -> Work:
+        """The work of operations that ``begin`` issues; a synchronous call gets it once they are done."""
+        waits = not opts.asyncOp and self._coalesced is None
+        work = self._begun(begin, result)
+        if not waits:
             return work
-        self._coalesced.append(work)
-        return Done(work.result())
-
-    def _ended(self, opts: Any, work: Work, result: Tensors) -> Work:
-        """The work of operations that were issued; a synchronous call gets it once they are done."""
-        if opts.asyncOp or self._coalesced is not None:
-            return self._told(work)
         work.wait()
         return Done(result)
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        return self._do(options(opts, timeout), Plan("barrier", NOTHING, NOTHING, None, []))
+        return self._do(options(opts, timeout), Plan("barrier", NOTHING, NOTHING, []))
 
 
 def create(options: Any, _: Any = None) -> AllfoldGroup:

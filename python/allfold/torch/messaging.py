@@ -11,7 +11,7 @@ import torch
 from torch.distributed import Work
 
 from .._allfold import DeadlineError
-from .elements import NOTHING, checked, dense, place
+from .elements import NOTHING, back, dense, place, put, room, writable
 from .options import Tensors, seconds, tensors
 from .work import Done, Plan, Receiving
 
@@ -24,17 +24,18 @@ _ARRIVED = 1 << 41
 _RELEASED = 1 << 42
 
 
-def _taker(tensor: torch.Tensor) -> Callable[[Any, float], int]:
-    """A function that writes a received message to ``tensor``, and returns the message's source."""
+def _posted(messages: Any, source: int | None, tag: int, tensor: torch.Tensor) -> tuple[Any, Callable[[Any, float], int]]:
+    """A receive into ``tensor``, and the function that writes the message there and returns its source."""
+    target = room(tensor)
+    finish = back(tensor, target)
 
     def take(native: Any, limit: float) -> int:
-        target = dense(tensor)
         source = native.wait(place(target), limit)
-        if target is not tensor:
-            tensor.copy_(target)
+        if finish is not None:
+            finish()
         return source
 
-    return take
+    return messages.receive(source, tag, place(target)), take
 
 
 class Messaging:
@@ -44,25 +45,37 @@ class Messaging:
     _uneven = 0
     _barriers = 0
 
-    def _mail(self: AllfoldGroup) -> Any:
+    def _mail(self: AllfoldGroup, peer: int | None, tag: int) -> Any:
+        """The messages, with a rank or with any, if a message can have this tag; otherwise raises ``ValueError``."""
         if self._messages is None:
             raise ValueError("this rank is alone in its group: there is nobody to send to or receive from")
+        if peer is not None and self._root(peer) == self._rank:
+            raise ValueError(f"rank {peer} cannot send a message to itself: copy the tensor instead")
+        if not 0 <= tag < _UNEVEN:
+            raise ValueError(f"the tag of a message is a number from 0 to {_UNEVEN - 1}, not {tag}")
         return self._messages
 
     def send(self: AllfoldGroup, sources: torch.Tensor | Tensors, to: int, tag: int = 0) -> Work:
         sources = tensors(sources)
-        messages = self._mail()
-        with self._places.explained():
-            messages.send(to, tag, place(dense(sources[0])))
-        return self._told(Done(sources))
+        messages, memory = self._mail(to, tag), place(dense(sources[0]))
+
+        def begin() -> Work:
+            with self._places.explained():
+                messages.send(to, tag, memory)
+            return Done(sources)
+
+        return self._begun(begin, sources)
 
     def recv(self: AllfoldGroup, outputs: torch.Tensor | Tensors, source: int | None, tag: int = 0) -> Work:
         outputs = tensors(outputs)
-        taker = _taker(checked(outputs[0]))
-        messages = self._mail()
-        with self._places.explained():
-            posted = messages.receive(source, tag, place(outputs[0]))
-        return self._told(Receiving([(posted, taker)], self.timeout, outputs, self._places.explain))
+        messages, output = self._mail(source, tag), writable(outputs[0])
+
+        def begin() -> Work:
+            with self._places.explained():
+                posted = _posted(messages, source, tag, output)
+            return Receiving([posted], self.timeout, outputs, self._places.explain)
+
+        return self._begun(begin, outputs)
 
     def recv_anysource(self: AllfoldGroup, outputs: torch.Tensor | Tensors, tag: int = 0) -> Work:
         return self.recv(outputs, None, tag)
@@ -80,22 +93,25 @@ class Messaging:
                 f"back: its own output has {mine.numel()} of {mine.dtype}"
             )
         sources = [dense(source) for source in sources]
-        takers = [_taker(checked(output)) for output in outputs]
-        # The collective may have failed before the messages begin.
-        with self._order, self._places.explained():
-            tag = _UNEVEN + self._uneven
-            self._uneven += 1
-            # A collective first, so that ranks which call something else get a mismatch at once.
-            sizes = torch.tensor([source.numel() for source in sources])
-            there = torch.empty_like(sizes)
-            entered = self._issue(opts, Plan("all_to_all", place(sizes), place(there), (sizes, there), []))
-            others = [rank for rank in range(self._size) if rank != self._rank]
-            posted = [(self._messages.receive(peer, tag, place(outputs[peer])), takers[peer]) for peer in others]
-            for peer in others:
-                self._messages.send(peer, tag, place(sources[peer]))
-        mine.copy_(own.view(mine.shape))
-        work = Receiving(posted, self._limit(opts), result, self._places.explain, entered)
-        return self._ended(opts, work, result)
+        [writable(output) for output in outputs]
+        mark = self._mark(opts)
+
+        def begin() -> Work:
+            # The collective may have failed before the messages begin.
+            with self._order, self._places.explained():
+                tag = _UNEVEN + self._uneven
+                self._uneven += 1
+                # A collective first, so that ranks which call something else get a mismatch at once.
+                sizes = torch.tensor([source.numel() for source in sources])
+                entered = self._issue(Plan("all_to_all", place(sizes), place(torch.empty_like(sizes)), []), mark)
+                others = [rank for rank in range(self._size) if rank != self._rank]
+                posted = [_posted(self._messages, peer, tag, outputs[peer]) for peer in others]
+                for peer in others:
+                    self._messages.send(peer, tag, place(sources[peer]))
+            put([mine], [sources[self._rank]])
+            return Receiving(posted, self._limit(opts), result, self._places.explain, entered)
+
+        return self._ended(opts, begin, result)
 
     def monitored_barrier(
         self: AllfoldGroup, timeout: timedelta | None = None, wait_all_ranks: bool = False, waitAllRanks: bool = False  # noqa: N803

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import Work
 
-from .elements import NOTHING, NUMERIC, checked, dense, fits, fold, operator, place, plain, reducible
+from .elements import NOTHING, NUMERIC, back, dense, fits, fold, operator, place, plain, put, reducible, room, writable
 from .options import Tensors, options, tensors
 from .work import Done, Plan
 
@@ -32,14 +32,12 @@ class Reductions:
         return done or self._do(opts, self._all_reduce(sources[0], op, sources))
 
     def _all_reduce(self: AllfoldGroup, tensor: torch.Tensor, op: str, result: Tensors) -> Plan:
-        flat = dense(tensor)
+        flat = room(tensor)
         found = reducible(flat, op)
         if found is not None:
-            finish = None if flat is tensor else lambda: tensor.copy_(flat)
-            return Plan("all_reduce", NOTHING, found[0], flat, result, found[1], finish=finish)
+            return Plan("all_reduce", NOTHING, found[0], result, found[1], finish=back(tensor, flat))
         parts = torch.empty((self._size, *flat.shape), dtype=flat.dtype)
-        back = lambda: tensor.copy_(fold(parts, op))  # noqa: E731
-        return Plan("all_gather", place(flat), place(parts), (flat, parts), result, finish=back)
+        return Plan("all_gather", place(flat), place(parts), result, finish=lambda: put([tensor], [fold(parts, op)]))
 
     def allreduce_coalesced(self: AllfoldGroup, sources: Tensors, opts: Any = None) -> Work:
         opts = options(opts)
@@ -48,14 +46,10 @@ class Reductions:
             return Done([])
         if len({tensor.dtype for tensor in sources}) > 1 or reducible(dense(sources[0]), op) is None:
             return self._do_all(opts, [self._all_reduce(tensor, op, [tensor]) for tensor in sources], sources)
-        flat = torch.cat([checked(tensor).reshape(-1) for tensor in sources])
+        flat = torch.cat([room(tensor).detach().reshape(-1) for tensor in sources])
         memory, op = reducible(flat, op)
-
-        def finish() -> None:
-            for tensor, part in zip(sources, flat.split([tensor.numel() for tensor in sources])):
-                tensor.copy_(part.view(tensor.shape))
-
-        return self._do(opts, Plan("all_reduce", NOTHING, memory, flat, sources, op, finish=finish))
+        parts = flat.split([tensor.numel() for tensor in sources])
+        return self._do(opts, Plan("all_reduce", NOTHING, memory, sources, op, finish=lambda: put(sources, parts)))
 
     def _sparse(self: AllfoldGroup, tensor: torch.Tensor, opts: Any) -> Work:
         """The sum of sparse tensors: all ranks' indices and values, added up in order of ranks."""
@@ -65,14 +59,14 @@ class Reductions:
         mine = tensor.coalesce()
         counts = torch.zeros(self._size, dtype=torch.int64)
         here = torch.tensor([mine._nnz()])
-        self._run(opts, Plan("all_gather", place(here), place(counts), (here, counts), []))
+        self._run(opts, Plan("all_gather", place(here), place(counts), []))
         indices, values = mine.indices().contiguous(), mine.values().contiguous()
         total = None
         for root, count in enumerate(counts.tolist()):
             there = indices if root == self._rank else indices.new_empty((indices.shape[0], count))
             what = values if root == self._rank else values.new_empty((count, *values.shape[1:]))
-            self._run(opts, Plan("broadcast", NOTHING, place(there), there, [], root=root))
-            self._run(opts, Plan("broadcast", NOTHING, place(what), what, [], root=root))
+            self._run(opts, Plan("broadcast", NOTHING, place(there), [], root=root))
+            self._run(opts, Plan("broadcast", NOTHING, place(what), [], root=root))
             part = torch.sparse_coo_tensor(there, what, tensor.shape)
             total = part if total is None else total + part
         total = total.coalesce()
@@ -86,14 +80,13 @@ class Reductions:
     def _reduce(self: AllfoldGroup, tensor: torch.Tensor, op: str, root: int, result: Tensors) -> Plan:
         mine = root == self._rank
         # On other ranks Allfold uses the memory as scratch; a copy keeps the tensor as it is, as with PyTorch's backends.
-        flat = dense(tensor) if mine else checked(tensor).clone(memory_format=torch.contiguous_format)
+        flat = room(tensor) if mine else dense(tensor).clone()
         found = reducible(flat, op)
         if found is not None:
-            finish = (lambda: tensor.copy_(flat)) if mine and flat is not tensor else None
-            return Plan("reduce", NOTHING, found[0], flat, result, found[1], root, finish)
+            return Plan("reduce", NOTHING, found[0], result, found[1], root, back(tensor, flat) if mine else None)
         parts = torch.empty((self._size if mine else 0, *flat.shape), dtype=flat.dtype)
-        back = (lambda: tensor.copy_(fold(parts, op))) if mine else None
-        return Plan("gather", place(flat), place(parts), (flat, parts), result, root=root, finish=back)
+        finish = (lambda: put([tensor], [fold(parts, op)])) if mine else None
+        return Plan("gather", place(flat), place(parts), result, root=root, finish=finish)
 
     def reduce_scatter_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
         opts = options(opts)
@@ -110,15 +103,12 @@ class Reductions:
                 f"reduce_scatter takes an input of {self._size} times the output: {self._size} x {output.numel()} elements of "
                 f"{output.dtype}, not {source.numel()} of {source.dtype}"
             )
-        flat, target = dense(source), dense(output)
+        flat, target = dense(source), room(output)
         given, into = reducible(flat, op), reducible(target, op)
         if given is not None and into is not None:
-            finish = None if target is output else lambda: output.copy_(target)
-            return Plan("reduce_scatter", given[0], into[0], (flat, target), result, given[1], finish=finish)
-        blocks = flat.view(self._size, output.numel())
-        parts = torch.empty_like(blocks)
-        back = lambda: output.copy_(fold(parts, op).view(output.shape))  # noqa: E731
-        return Plan("all_to_all", place(blocks), place(parts), (flat, parts), result, finish=back)
+            return Plan("reduce_scatter", given[0], into[0], result, given[1], finish=back(output, target))
+        parts = torch.empty((self._size, output.numel()), dtype=flat.dtype)
+        return Plan("all_to_all", place(flat), place(parts), result, finish=lambda: put([output], [fold(parts, op)]))
 
     def reduce_scatter_single_coalesced(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None) -> Work:
         opts = options(opts)
@@ -142,11 +132,12 @@ class Reductions:
         if len(blocks) != self._size:
             raise ValueError(f"reduce_scatter takes one input for each of the {self._size} ranks, not {len(blocks)}")
         if all(block.shape == blocks[0].shape for block in blocks):
-            stacked = torch.stack([checked(block) for block in blocks])
+            stacked = torch.stack([dense(block) for block in blocks])
             return self._do(opts, self._reduce_scatter(output, stacked, op, outputs))
         mine = blocks[self._rank]
         if mine.numel() != output.numel():
             raise ValueError(f"this rank's input has {mine.numel()} elements, and its output {output.numel()}: they must be equal")
-        copies = [dense(block).clone() for block in blocks]
+        writable(output)
+        copies = [dense(block).detach().clone() for block in blocks]
         plans = [self._reduce(copy, op, root, []) for root, copy in enumerate(copies)]
-        return self._do_all(opts, plans, outputs, lambda: output.copy_(copies[self._rank].view(output.shape)))
+        return self._do_all(opts, plans, outputs, lambda: put([output], [copies[self._rank]]))

@@ -6,6 +6,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -46,12 +47,11 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Plan(NamedTuple):
-    """A collective on contiguous memory. ``keep`` is held until it is done; then ``finish`` copies results to their tensors."""
+    """A collective on contiguous memory; once it is done, ``finish`` copies results to their tensors."""
 
     name: str
     source: Place
     target: Place
-    keep: Any
     result: list[torch.Tensor]
     op: str = "sum"
     root: int = 0
@@ -135,7 +135,11 @@ class Pending(Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        return all(native.is_done() for native in self._natives)
+        if not all(native.is_done() for native in self._natives):
+            return False
+        with suppress(RuntimeError):  # `exception` has it
+            self.wait()
+        return True
 
     def exception(self) -> BaseException | None:
         error = next((error for native in self._natives if (error := native.exception()) is not None), None)
