@@ -11,6 +11,7 @@ import warnings
 import torch
 import torch.distributed as dist
 
+from . import coalescing
 from .group import AllfoldGroup, create
 from .memory import empty
 from .simulation import Simulated, simulate
@@ -26,4 +27,5 @@ if not torch.__version__.startswith(TESTED + "."):
     )
 
 if not hasattr(dist.Backend, "ALLFOLD"):
+    coalescing.install()
     dist.Backend.register_backend("allfold", create, extended_api=True, devices=["cpu"])
