@@ -23,7 +23,7 @@ ALLFOLD = [sys.executable, "-m", "allfold", "launch", "-n"]
 # Cases whose losses and weights are those of one process, by the optimiser.
 SGD = ["ddp_plain", "ddp_many_buckets", "ddp_static_graph", "ddp_no_sync"]
 ADAM = ["zero_adam", "fsdp1", "fsdp2", "tensor_parallel", "sequence_parallel"]
-PIPELINES = ["pipeline_gpipe", "pipeline_1f1b"]
+PIPELINES = ["pipeline_gpipe", "pipeline_1f1b", "pipeline_gpipe_of_views", "pipeline_1f1b_of_views"]
 # Cases whose numbers depend on the ranks: rounding on the way, or another number of steps on each.
 LIKE_GLOO = [
     "ddp_unused_parameters", "ddp_fp16_hook", "ddp_bf16_hook", "ddp_powersgd_hook", "ddp_local_sgd", "join_uneven", "fsdp2_bf16",

@@ -447,7 +447,14 @@ def hybrid_shards() -> Outcome:
 # Pipelines.
 
 
-def pipelined(schedule: str, stages_per_rank: int = 1) -> Outcome:
+class Transposed(nn.Module):
+    """Passes on a view that is not contiguous."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.t()
+
+
+def pipelined(schedule: str, stages_per_rank: int = 1, transposed: bool = False) -> Outcome:
     from torch.distributed import pipelining
 
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -457,6 +464,9 @@ def pipelined(schedule: str, stages_per_rank: int = 1) -> Outcome:
     count = size * stages_per_rank
     each = len(pairs) // count
     parts = [nn.Sequential(*pairs[at * each : (at + 1) * each]) for at in range(count)]
+    if transposed:
+        # Activations and their gradients are sent as views.
+        parts = [nn.Sequential(*[Transposed()] * (at > 0), part, *[Transposed()] * (at < count - 1)) for at, part in enumerate(parts)]
     mine = range(rank, count, size)
     stages = [pipelining.PipelineStage(parts[at], at, count, torch.device("cpu")) for at in mine]
     make = getattr(pipelining, f"Schedule{schedule}")
@@ -490,6 +500,16 @@ def pipeline_gpipe() -> Outcome:
 @case
 def pipeline_1f1b() -> Outcome:
     return pipelined("1F1B")
+
+
+@case
+def pipeline_gpipe_of_views() -> Outcome:
+    return pipelined("GPipe", transposed=True)
+
+
+@case
+def pipeline_1f1b_of_views() -> Outcome:
+    return pipelined("1F1B", transposed=True)
 
 
 @case
