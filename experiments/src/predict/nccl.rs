@@ -5,6 +5,7 @@
 //! ```
 
 use crate::call::plan::{self, Choice};
+use crate::predict::machine::refused;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
@@ -107,7 +108,7 @@ impl NcclMachine {
         let (parameters, terms) = (&self.options.parameters, self.options.terms);
         let (count, bytes) = choice.count(size);
         let case = self.setting.case(collective, bytes, false).map_err(CommandError::usage)?;
-        let found = simulated(&case, parameters, terms).map_err(CommandError::run)?;
+        let found = simulated(&case, parameters, terms).map_err(refused)?;
         let call = CollectiveCall {
             collective: collective.name().into(),
             algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),

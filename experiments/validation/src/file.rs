@@ -14,6 +14,7 @@
 use crate::fit::Fit;
 use allfold_nccl_model::physics::{PARAMETERS, Parameters};
 use allfold_sim::suggest::unknown;
+use allfold_sim::{expected, line_and_column};
 use serde::{Deserialize, Serialize};
 
 /// The parameter file that `calibrate` writes and `validate` reads.
@@ -68,16 +69,23 @@ impl ParameterFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// Text that is no such TOML file, with the line; an unknown parameter, with the nearest name; a value that is not above 0.
+    /// Text that is no such TOML file, with the line; an unknown parameter, with the nearest name; a value that is not 1e-9 to 1e9.
     pub fn parse(text: &str) -> Result<ParameterFile, String> {
-        let file: ParameterFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        let file: ParameterFile = toml::from_str(text).map_err(|error| {
+            let (line, column) = line_and_column(text, error.span().map_or(0, |span| span.start));
+            format!("line {line}, column {column}: {}", expected(error.message()))
+        })?;
         for entry in &file.parameter {
             let names: Vec<&str> = PARAMETERS.iter().map(|parameter| parameter.name).collect();
             if !names.contains(&&*entry.name) {
                 return Err(unknown("parameter", &entry.name, &names));
             }
-            if !(entry.value > 0.0 && entry.value.is_finite()) {
-                return Err(format!("parameter `{}` is {}; give a number above 0", entry.name, entry.value));
+            // Times in microseconds, bandwidths in GB/s and factors beyond these are none of a machine.
+            if !(1e-9..=1e9).contains(&entry.value) {
+                return Err(format!(
+                    "parameter `{}` is {:e}; give a number from 1e-9 to 1e9",
+                    entry.name, entry.value
+                ));
             }
         }
         Ok(file)
@@ -133,7 +141,8 @@ mod tests {
     fn a_file_that_says_nonsense_is_refused_in_a_line() {
         let said = |text: &str| ParameterFile::parse(text).unwrap_err();
         assert!(said("[[parameter]]\nname = \"extr\"\nvalue = 1.0").contains("did you mean `extra`"));
-        assert!(said("[[parameter]]\nname = \"hop\"\nvalue = -1.0").contains("above 0"));
-        assert!(said("runs = 3").contains("line 1"));
+        assert!(said("[[parameter]]\nname = \"hop\"\nvalue = -1.0").contains("1e-9 to 1e9"));
+        assert!(said("[[parameter]]\nname = \"hop\"\nvalue = 1e308").contains("`hop` is 1e308; give"));
+        assert_eq!(said("runs = 3"), "line 1, column 8: invalid type: integer `3`, expected a list");
     }
 }

@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// TF32 products
     #[arg(long)]
     tf32: bool,
-    /// Micro-batches per step, 1 to 1048576; gradients are exchanged once per step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    /// Micro-batches per step, 1 to 65536; gradients are exchanged once per step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
     accumulate: u64,
     /// Batch norms over the samples of all ranks
     #[arg(long)]
@@ -131,8 +131,17 @@ impl Args {
             Some(name) => name,
             None => machine.as_ref().map_or("A100 SXM", |preset| &preset.gpu),
         };
+        let workload = named_or_read(&self.name)?;
+        let samples = self.batch.div_ceil(self.accumulate);
+        // Gradients of activations and buffers take a few times what is kept, 8 bytes per number.
+        if workload.kept().checked_mul(samples).is_none_or(|numbers| numbers > u64::MAX / 64) {
+            return Err(CommandError::usage(format!(
+                "the activations of {samples} samples of {} take more than 2^64 bytes; take a smaller --batch, or --accumulate",
+                workload.name()
+            )));
+        }
         Ok(WorkloadScaling {
-            workload: named_or_read(&self.name)?,
+            workload,
             topology: self.topology.clone(),
             accelerator: Accelerator::named(accelerator).map_err(CommandError::usage)?,
             precision: match (self.amp, self.tf32) {
