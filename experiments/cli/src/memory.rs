@@ -43,18 +43,23 @@ fn from_process() -> Option<u64> {
 /// Bytes that the control groups of this process still allow: the least, over all of them, of the limit less what is in use.
 fn from_cgroups(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
     let of = |group: &String| {
-        let stat = read(&format!("{group}/memory.stat")).unwrap_or_default();
-        left(&read(&format!("{group}/memory.max"))?, &read(&format!("{group}/memory.current"))?, &stat)
+        let file = |name: &str| read(&format!("{group}/memory.{name}"));
+        // The second names are those of version 1.
+        let limit = file("max").or_else(|| file("limit_in_bytes"))?;
+        let used = file("current").or_else(|| file("usage_in_bytes"))?;
+        left(&limit, &used, &file("stat").unwrap_or_default())
     };
-    control_groups(read).iter().filter_map(of).min()
+    control_groups(read, "memory").iter().filter_map(of).min()
 }
 
 /// Bytes that a control group's limit still allows, from the texts of its files. Cached pages of files count as free: the
 /// kernel takes them back.
 fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
+    // Version 1 also lists the pages without those of inner groups, whose use it counts.
+    let inner = if stat.contains("total_inactive_file") { "total_" } else { "" };
     let pages = |line: &str| {
-        let (name, bytes) = line.split_once(' ')?;
+        let (name, bytes) = line.strip_prefix(inner)?.split_once(' ')?;
         ["inactive_file", "active_file"].contains(&name).then(|| number(bytes))?
     };
     let files: u64 = stat.lines().filter_map(pages).sum();
@@ -125,6 +130,22 @@ mod tests {
         assert_eq!(from_cgroups(&files), Some(400));
         assert_eq!(from_cgroups(&|path| files(path).filter(|_| !path.contains("job"))), Some(990));
         assert_eq!(from_cgroups(&|_| None), None);
+    }
+
+    #[test]
+    fn groups_of_version_1_limit_as_those_of_version_2() {
+        let files = |path: &str| {
+            let text = match path {
+                "/proc/self/cgroup" => "11:cpu,cpuacct:/x\n4:memory:/job/step\n",
+                "/sys/fs/cgroup/memory/job/step/memory.limit_in_bytes" => "9223372036854771712\n",
+                "/sys/fs/cgroup/memory/job/memory.limit_in_bytes" => "1000\n",
+                path if path.ends_with("memory.usage_in_bytes") => "900\n",
+                path if path.ends_with("memory.stat") => "inactive_file 1\ntotal_inactive_file 50\n",
+                _ => return None,
+            };
+            Some(text.to_string())
+        };
+        assert_eq!(from_cgroups(&files), Some(150));
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn processes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, &'static str)> 
     let left = |group: &String| {
         Some(number(&format!("{group}/pids.max"))?.saturating_sub(number(&format!("{group}/pids.current"))?))
     };
-    let group = || control_groups(read).iter().filter_map(left).min();
+    let group = || control_groups(read, "pids").iter().filter_map(left).min();
     // Linux does not apply RLIMIT_NPROC to root.
     let user = || getrlimit(Resource::Nproc).current.filter(|_| !geteuid().is_root());
     let limits = [
@@ -66,13 +66,24 @@ fn processes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, &'static str)> 
     limits.into_iter().filter_map(|(limit, of)| Some((limit?, of))).collect()
 }
 
-/// The folders of this process's control groups (version 2), the innermost first: the limits of all of them count. `read` reads
-/// a file of the system.
-pub fn control_groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
-    let text = read("/proc/self/cgroup").unwrap_or_default();
-    let own = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let name = |group: &Path| format!("/sys/fs/cgroup{}", group.display()).trim_end_matches('/').to_string();
-    Path::new(own).ancestors().map(name).collect()
+/// The folders of this process's control groups that may limit what `controller` counts, of version 2 and of version 1, the innermost
+/// first: the limits of all of them count. `read` reads a file of the system.
+pub fn control_groups(read: &dyn Fn(&str) -> Option<String>, controller: &str) -> Vec<String> {
+    // A line is `number:controllers:group`; version 2 names no controllers.
+    let text = read("/proc/self/cgroup").unwrap_or_else(|| "0::/".into());
+    let groups = text.lines().filter_map(|line| {
+        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+        let folder = match controllers {
+            "" => String::new(),
+            _ => format!("/{}", controllers.split(',').find(|name| *name == controller)?),
+        };
+        Some((folder, group))
+    });
+    let folders = groups.flat_map(|(folder, group)| {
+        let name = move |group: &Path| format!("/sys/fs/cgroup{folder}{}", group.display());
+        Path::new(group).ancestors().map(name).collect::<Vec<_>>()
+    });
+    folders.map(|folder| folder.trim_end_matches('/').into()).collect()
 }
 
 fn least(limits: &[(u64, &'static str)]) -> Option<(u64, &'static str)> {
@@ -126,6 +137,14 @@ mod tests {
         let found = processes(&read);
         assert_eq!(found[..2], [(32_768, "kernel.pid_max"), (70, "pids.max of the control group")]);
         assert_eq!(least(&found[..2]), Some((70, "pids.max of the control group")));
+        // Version 1 has a tree of groups for each controller.
+        let old = |path: &str| match path {
+            "/proc/self/cgroup" => Some("9:cpu,pids:/job\n8:memory:/other\n1:name=systemd:/x\n".to_string()),
+            "/sys/fs/cgroup/pids/job/pids.max" => Some("50\n".into()),
+            "/sys/fs/cgroup/pids/job/pids.current" => Some("8\n".into()),
+            _ => None,
+        };
+        assert_eq!(processes(&old)[..1], [(42, "pids.max of the control group")]);
         let unlimited = |path: &str| path.starts_with("/sys").then(|| "max\n".to_string());
         assert!(processes(&unlimited).iter().all(|(_, of)| *of == "`ulimit -u`"));
     }
