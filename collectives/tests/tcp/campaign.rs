@@ -4,8 +4,8 @@ use super::arena::{deadlines, run, sum};
 use allfold_collectives::tcp::{Deadlines, FrameDecision, Passing, ProxyAction, Rules};
 use allfold_collectives::{Error, Rank};
 use allfold_sim::Faults;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The outcome of many runs of one kind of fault.
@@ -16,14 +16,29 @@ struct Tally {
     unnamed: u64,
 }
 
-/// Counts the frames that the rules do not simply pass.
-struct Counting(Rules, AtomicU64);
+/// Counts the frames that the rules do not simply pass. The rules' time begins with the first frame of data between two culprits, so that
+/// a rule that holds for a time meets that frame, however long the ranks took to get there.
+struct Counting {
+    rules: Rules,
+    culprits: Vec<u32>,
+    begun: OnceLock<Duration>,
+    injected: AtomicU64,
+}
+
+/// The time at which the first frame of data between two culprits passes.
+const FIRST: Duration = Duration::from_millis(10);
 
 impl FrameDecision for Counting {
     fn decide(&self, frame: &Passing) -> ProxyAction {
-        let action = self.0.decide(frame);
+        let concerned = [frame.from, frame.to].iter().all(|rank| self.culprits.contains(&rank.0));
+        let begun = match frame.is_data && concerned {
+            true => Some(self.begun.get_or_init(|| frame.time)),
+            false => self.begun.get(),
+        };
+        let time = begun.map_or(Duration::ZERO, |begun| FIRST + frame.time.saturating_sub(*begun));
+        let action = self.rules.decide(&Passing { time, ..*frame });
         if action != ProxyAction::Pass {
-            self.1.fetch_add(1, Ordering::Relaxed);
+            self.injected.fetch_add(1, Ordering::Relaxed);
         }
         action
     }
@@ -54,11 +69,17 @@ fn campaign(rule: &(impl Fn(u64) -> (String, Vec<u32>) + Sync), runs: u64) -> Ta
 
 fn one_run((text, culprits): (String, Vec<u32>), seed: u64, limits: Deadlines) -> Tally {
     let faults = Faults::of_ranks(vec![text.parse().unwrap()], 3).unwrap().seeded(seed);
-    let decision = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
+    let decision = Arc::new(Counting {
+        rules: Rules::new(faults),
+        culprits: culprits.clone(),
+        begun: OnceLock::new(),
+        injected: AtomicU64::new(0),
+    });
     // A hang fails in `run`; a wrong result panics in `sum`, and its rank is lost to the others.
     let results =
         run(3, decision.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
-    let mut tally = Tally { injected: u64::from(decision.1.load(Ordering::Relaxed) > 0), ..Tally::default() };
+    let mut tally =
+        Tally { injected: u64::from(decision.injected.load(Ordering::Relaxed) > 0), ..Tally::default() };
     // A dead rank is cut off from all others and reports them as lost, so its error is not counted.
     let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
     let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
