@@ -3,13 +3,19 @@
 use crate::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use zeroize::Zeroizing;
 
 /// Random bytes from the operating system.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    let failed = |error| Error::System(format!("the operating system's random generator fails: {error}"));
-    getrandom::fill(&mut bytes).map_err(failed)?;
+    fill(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Fills `bytes` with random bytes from the operating system.
+pub(crate) fn fill(bytes: &mut [u8]) -> Result<()> {
+    let failed = |error| Error::System(format!("the operating system's random generator fails: {error}"));
+    getrandom::fill(bytes).map_err(failed)
 }
 
 /// The SHA-256 hash of `bytes`.
@@ -30,10 +36,10 @@ pub fn holds(key: &[u8; 32], pieces: [&[u8]; 2], tag: &[u8]) -> bool {
 }
 
 fn hmac(key: &[u8; 32], pieces: [&[u8]; 2]) -> Hmac<Sha256> {
-    // A key shorter than a block of SHA-256 is padded with zeros.
-    let mut block = [0; 64];
+    // A key shorter than a block of SHA-256 is padded with zeros. The block is wiped, because it holds the key.
+    let mut block = Zeroizing::new([0; 64]);
     block[..key.len()].copy_from_slice(key);
-    let mut hmac = <Hmac<Sha256> as KeyInit>::new(&block.into());
+    let mut hmac = <Hmac<Sha256> as KeyInit>::new((&*block).into());
     pieces.into_iter().for_each(|piece| hmac.update(piece));
     hmac
 }

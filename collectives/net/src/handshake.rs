@@ -14,10 +14,9 @@
 //! no I/O.
 
 use super::crypto;
-use super::security::{Secret, Security};
+use super::security::Security;
 use crate::Rank;
 use crate::SegmentHandle;
-use zeroize::Zeroizing;
 
 /// The version of the wire format after the handshake.
 const VERSION: u8 = crate::format::VERSION;
@@ -185,14 +184,14 @@ impl HandshakeAnswer {
 
 /// The messages so far, which the proofs cover: first the openings of both sides.
 struct Transcript {
-    key: Zeroizing<[u8; Secret::BYTES]>,
+    /// Shares the secret: a copy of its bytes would leave more copies wherever this value is moved.
+    security: Security,
     said: Vec<u8>,
 }
 
 impl Transcript {
     fn new(security: &Security, hello: &[u8; OPENING], challenge: &[u8; OPENING]) -> Transcript {
-        let key = Zeroizing::new(*security.key());
-        Transcript { key, said: [&hello[..], challenge].concat() }
+        Transcript { security: security.clone(), said: [&hello[..], challenge].concat() }
     }
 
     fn say(&mut self, bytes: &[u8]) {
@@ -200,12 +199,12 @@ impl Transcript {
     }
 
     fn tag(&self, label: &str) -> [u8; 32] {
-        crypto::tag(&self.key, [label.as_bytes(), &self.said])
+        crypto::tag(self.security.key(), [label.as_bytes(), &self.said])
     }
 
     /// Whether the tag is valid. The comparison takes constant time.
     fn holds(&self, label: &str, tag: &[u8]) -> bool {
-        crypto::holds(&self.key, [label.as_bytes(), &self.said], tag)
+        crypto::holds(self.security.key(), [label.as_bytes(), &self.said], tag)
     }
 }
 
@@ -366,6 +365,7 @@ impl Acceptor {
 #[cfg(test)]
 mod tests {
     use super::super::crypto::random;
+    use crate::Secret;
 
     use super::*;
     use proptest::prelude::*;

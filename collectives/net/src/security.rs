@@ -48,7 +48,9 @@ impl Secret {
     /// # Errors
     /// The generator fails.
     pub fn random() -> Result<Secret> {
-        Ok(Secret::new(super::crypto::random()?))
+        let mut made = Ok(());
+        let secret = Secret(Arc::new(HiddenBytes::filled(|hidden| made = super::crypto::fill(hidden))));
+        made.map(|()| secret)
     }
 
     /// Reads a secret from a file: 32 bytes, or 64 hexadecimal digits and white space. Secrets come from files or inherited
@@ -79,33 +81,36 @@ impl Secret {
             file.take(MOST as u64).read_to_end(&mut bytes).map_err(|e| wrong(e.to_string()))?;
             bytes
         };
-        // Zeros come from a file that was created and never filled.
-        let filled = |raw: [u8; Secret::BYTES]| match raw == [0; Secret::BYTES] {
-            true => Err(wrong(
-                "all of its bytes are zero, which anyone can guess: fill it from /dev/urandom".into(),
-            )),
-            false => Ok(Secret::new(raw)),
-        };
-        if let Ok(raw) = <[u8; Secret::BYTES]>::try_from(&bytes[..]) {
-            return filled(raw);
-        }
         let digits = bytes.trim_ascii();
-        let mut raw = Zeroizing::new([0u8; Secret::BYTES]);
         let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
-        if digits.len() != 2 * Secret::BYTES {
+        if bytes.len() != Secret::BYTES && digits.len() != 2 * Secret::BYTES {
             let more = if bytes.len() == MOST { " or more" } else { "" };
             let len = bytes.len();
             return Err(wrong(format!(
                 "expected 32 bytes or 64 hexadecimal digits, and it has {len} bytes{more}"
             )));
         }
-        for (byte, pair) in raw.iter_mut().zip(digits.chunks_exact(2)) {
-            match (digit(pair[0]), digit(pair[1])) {
-                (Some(high), Some(low)) => *byte = high << 4 | low,
-                _ => return Err(wrong("it has a character that is not a hexadecimal digit".into())),
+        let mut is_hexadecimal = true;
+        // The bytes are written where they stay: a value that is returned or passed leaves copies on the stack.
+        let secret = Secret(Arc::new(HiddenBytes::filled(|hidden| {
+            if bytes.len() == Secret::BYTES {
+                return hidden.copy_from_slice(&bytes);
             }
+            for (byte, pair) in hidden.iter_mut().zip(digits.chunks_exact(2)) {
+                match (digit(pair[0]), digit(pair[1])) {
+                    (Some(high), Some(low)) => *byte = high << 4 | low,
+                    _ => is_hexadecimal = false,
+                }
+            }
+        })));
+        // Zeros come from a file that was created and never filled.
+        match (is_hexadecimal, secret.bytes().iter().all(|byte| *byte == 0)) {
+            (false, _) => Err(wrong("it has a character that is not a hexadecimal digit".into())),
+            (_, true) => Err(wrong(
+                "all of its bytes are zero, which anyone can guess: fill it from /dev/urandom".into(),
+            )),
+            _ => Ok(secret),
         }
-        filled(*raw)
     }
 
     pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
