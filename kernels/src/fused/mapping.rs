@@ -25,7 +25,20 @@ pub(super) fn map(fd: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
     };
-    NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    // SAFETY: the range is this mapping.
+    unsafe { leave_out_of_dumps(base, bytes) };
+    Ok(base)
+}
+
+/// Leaves memory out of core dumps: the mapping of a world is larger than a machine's memory and disk.
+///
+/// # Safety
+/// The range is whole pages inside a mapping.
+unsafe fn leave_out_of_dumps(from: NonNull<u8>, bytes: usize) {
+    // An error is ignored: the memory is usable without this.
+    // SAFETY: as the caller guarantees; this advice does not change the memory's content.
+    let _ = unsafe { madvise(from.as_ptr().cast(), bytes, Advice::LinuxDontDump) };
 }
 
 /// # Safety
@@ -61,5 +74,33 @@ pub(super) unsafe fn replace(from: NonNull<u8>, bytes: usize) -> bool {
     let (protection, flags) =
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
     // SAFETY: as the caller guarantees.
-    unsafe { mmap_anonymous(from.as_ptr().cast(), bytes, protection, flags).is_ok() }
+    let replaced = unsafe { mmap_anonymous(from.as_ptr().cast(), bytes, protection, flags).is_ok() };
+    // SAFETY: the pages are still inside the mapping.
+    unsafe { leave_out_of_dumps(from, bytes) };
+    replaced
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The flags of the mapping that begins at this address, from the system's table.
+    fn flags(base: NonNull<u8>) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = format!("{:x}-", base.as_ptr().addr());
+        let lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        lines.into_iter().find(|line| line.starts_with("VmFlags:")).unwrap().into()
+    }
+
+    #[test]
+    fn core_dumps_hold_neither_shared_memory_nor_registered_buffers() {
+        let bytes = 4 << 20;
+        let base = map(&create("dumps", bytes).unwrap(), bytes).unwrap();
+        assert!(flags(base).contains(" dd"), "{}", flags(base));
+        // SAFETY: whole pages of the mapping, to which nothing refers.
+        assert!(unsafe { replace(base, 1 << 20) });
+        assert!(flags(base).contains(" dd"), "{}", flags(base));
+        // SAFETY: the mapping, to which nothing refers.
+        unsafe { unmap(base, bytes) };
+    }
 }
