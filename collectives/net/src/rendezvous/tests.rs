@@ -323,9 +323,9 @@ async fn a_rank_that_waited_for_a_late_server_gets_the_missing_ranks() {
     drop(late);
     let rendezvous_address =
         RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
-    // The server starts after 1.5 s, so its timeout ends after the first caller's own 2 s, and by more than a handshake's time.
+    // The server starts after 1.5 s, so its timeout ends after the first caller's own 6 s, and by more than a handshake's time.
     let seconds = Duration::from_secs_f64;
-    let timeout = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
+    let timeout = RendezvousTimeouts { rendezvous: seconds(6.0), handshake: seconds(1.0) };
     let serve = async {
         tokio::time::sleep(seconds(1.5)).await;
         let server = Server::bind(address).unwrap();
