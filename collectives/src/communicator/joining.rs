@@ -257,6 +257,7 @@ fn meet(
                 if let Some(warning) = joining.security.warning(rendezvous_address.port) {
                     tracing::warn!(rank = rank.0, "{warning}");
                 }
+                let server = server.saying(|line| tracing::warn!(rank = 0, "{line}"));
                 serving = Some(runtime.spawn(serve_world(server, authenticator.clone(), timeout)));
             }
             Err(failure) => return Ok(Err(failure)),
@@ -287,10 +288,10 @@ fn meet(
 /// How long a rank waits for the others before it prints that it waits.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// Warns that this rank waits, and for which ranks. Of the ranks of a launcher only rank 0 warns.
+/// Warns that this rank waits. Where rank 0 or a launcher serves the rendezvous, that process names the ranks that are missing.
 fn warn_waiting(environment: &Environment, timeout: Duration) {
     let Environment { rank, world_size, ref rendezvous_address, .. } = *environment;
-    if rendezvous_address.served && rank != Rank(0) {
+    if rendezvous_address.served || rank == Rank(0) {
         return;
     }
     tracing::warn!(

@@ -18,7 +18,7 @@ mod variables;
 
 pub use nodelist::first_host;
 pub use process::{Environment, Launcher, RendezvousAddress};
-pub use variables::seconds;
+pub use variables::{seconds, some_seconds};
 
 use crate::{Error, Result};
 pub use variables::{Variables, wrong};

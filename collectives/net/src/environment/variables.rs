@@ -66,6 +66,15 @@ pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
     seconds.ok_or_else(|| "a number of seconds from 0 to 1e9 is needed".into())
 }
 
+/// [`seconds`] in which another process can answer: a millisecond or more.
+///
+/// # Errors
+/// What is needed instead of `text`.
+pub fn some_seconds(text: &str) -> std::result::Result<Duration, String> {
+    let some = seconds(text).ok().filter(|seconds| *seconds >= Duration::from_millis(1));
+    some.ok_or_else(|| "a number of seconds from 0.001 to 1e9 is needed".into())
+}
+
 /// The error for a variable with the value `read` (`None`: not set) where `wanted` would be right.
 pub fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
     Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
@@ -79,6 +88,8 @@ mod tests {
     fn seconds_are_those_that_a_clock_can_wait_for() {
         assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
         assert_eq!(seconds("1e9"), Ok(Duration::from_secs(1_000_000_000)));
+        assert_eq!((seconds("0"), some_seconds("0.5")), (Ok(Duration::ZERO), seconds("0.5")));
+        assert!(some_seconds("0").unwrap_err().contains("from 0.001"));
         for wrong in ["1e19", "1.1e9", "-1", "inf", "NaN", "soon", ""] {
             assert!(seconds(wrong).unwrap_err().contains("seconds"), "{wrong}");
         }

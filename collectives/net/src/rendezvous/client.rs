@@ -85,6 +85,8 @@ async fn connect(
             Err(_) => "the host does not answer".into(),
         };
         if now() + pause >= due {
+            // The name may become known while a job starts, so that it is looked up until the end.
+            resolved(rendezvous_address).await?;
             let server = if rendezvous_address.served { "the launcher of node 0" } else { "rank 0" };
             return Err(RendezvousFailure::Unreachable { server, after: timeout.rendezvous, cause });
         }
@@ -97,12 +99,19 @@ async fn dial(
     rendezvous_address: &RendezvousAddress,
     authenticator: &Authenticator,
 ) -> Result<AuthenticatedStream, Refusal> {
-    let found = tokio::net::lookup_host((rendezvous_address.host.as_str(), rendezvous_address.port)).await;
-    let unknown =
-        |why: String| Refusal::Broken(format!("{} cannot be resolved: {why}", rendezvous_address.host));
-    let mut found = found.map_err(|error| unknown(error.to_string()))?;
-    let address = found.next().ok_or_else(|| unknown("it has no address".into()))?;
+    let address =
+        resolved(rendezvous_address).await.map_err(|unknown| Refusal::Broken(unknown.to_string()))?;
     authenticator.connect(address, super::identity()).await.map(|(stream, _)| stream)
+}
+
+async fn resolved(rendezvous_address: &RendezvousAddress) -> Result<SocketAddr, RendezvousFailure> {
+    let host = &rendezvous_address.host;
+    let found = tokio::net::lookup_host((host.as_str(), rendezvous_address.port)).await;
+    found
+        .map(|mut all| all.next())
+        .map_err(|error| error.to_string())
+        .and_then(|first| first.ok_or_else(|| "it has no address".into()))
+        .map_err(|why| RendezvousFailure::UnknownHost { host: host.clone(), why })
 }
 
 /// The address at which the rendezvous server listens, on its own host. If the host resolves its own name to a loopback address,
@@ -117,11 +126,9 @@ pub fn address_for(
     use std::net::ToSocketAddrs;
     let found = (rendezvous_address.host.as_str(), rendezvous_address.port).to_socket_addrs();
     let found = found.map(|mut all| all.next());
-    let address = found.map_err(|error| {
-        RendezvousFailure::System(format!("the name {} cannot be resolved: {error}", rendezvous_address.host))
-    })?;
-    let address = address
-        .ok_or_else(|| RendezvousFailure::System(format!("{} has no address", rendezvous_address.host)))?;
+    let unknown = |why| RendezvousFailure::UnknownHost { host: rendezvous_address.host.clone(), why };
+    let address = found.map_err(|error| unknown(error.to_string()))?;
+    let address = address.ok_or_else(|| unknown("it has no address".into()))?;
     Ok(SocketAddr::new(from_all_hosts(rendezvous_address, hosts, address.ip()), address.port()))
 }
 

@@ -126,6 +126,16 @@ pub enum RendezvousFailure {
     /// Another program listens at the server's port.
     #[error("the port is in use by another program: choose another by MASTER_PORT or --rdzv")]
     PortInUse,
+    /// The host of the rendezvous has no address.
+    #[error(
+        "no host is called {host} ({why}): give the name or the address of the host that serves the rendezvous"
+    )]
+    UnknownHost {
+        /// The name that was given.
+        host: String,
+        /// The system's error.
+        why: String,
+    },
     /// The program that answers is no rendezvous of Allfold's.
     #[error("the program that answers there is not an Allfold rendezvous: {0}")]
     NotOurs(String),
@@ -160,13 +170,14 @@ impl RendezvousFailure {
 
     /// Whether the cause is a wrong setting, so that trying again does not help.
     pub fn is_lasting(&self) -> bool {
-        use RendezvousFailure::{Configuration, EpochBeyond, Mode, Secret, Version, WorldSize};
+        use RendezvousFailure::{Configuration, EpochBeyond, Mode, Secret, UnknownHost, Version, WorldSize};
         matches!(
             self,
             Configuration { .. }
                 | EpochBeyond { .. }
                 | Mode { .. }
                 | Secret
+                | UnknownHost { .. }
                 | Version { .. }
                 | WorldSize { .. }
         )
@@ -174,7 +185,7 @@ impl RendezvousFailure {
 }
 
 /// The end of a list of ranks that leaves some out.
-fn and(more: u32) -> String {
+pub(super) fn and(more: u32) -> String {
     if more == 0 { String::new() } else { format!(" and {more} more") }
 }
 

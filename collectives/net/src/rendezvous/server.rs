@@ -1,6 +1,6 @@
 //! The server of a rendezvous: accepts callers, compares their settings of the world, and answers all of them at once.
 
-use super::failure::{MISSING, NUMBERS, RendezvousFailure};
+use super::failure::{MISSING, NUMBERS, RendezvousFailure, and};
 use super::messages::{HELLO, Hello, PeerKind, encode_answer, encode_table};
 use super::{Peer, RendezvousTimeouts, Table};
 use crate::Rank;
@@ -40,7 +40,12 @@ pub struct Server {
     listener: std::net::TcpListener,
     /// How many callers that have not identified themselves may be connected at a time.
     most: usize,
+    /// Told which ranks a world waits for, if it waits for longer than [`SILENT`].
+    say: Box<dyn Fn(&str) + Send + Sync>,
 }
+
+/// How long a world waits for ranks before the server says for which.
+const SILENT: Duration = Duration::from_secs(2);
 
 impl Server {
     /// Binds the address; port 0 means any free port.
@@ -53,7 +58,12 @@ impl Server {
             _ => RendezvousFailure::System(format!("{address}: {error}")),
         })?;
         listener.set_nonblocking(true).map_err(|error| RendezvousFailure::System(error.to_string()))?;
-        Ok(Server { listener, most: PENDING })
+        Ok(Server { listener, most: PENDING, say: Box::new(|_| {}) })
+    }
+
+    /// This server, with a function for the line that says which ranks a world waits for.
+    pub fn saying(self, say: impl Fn(&str) + Send + Sync + 'static) -> Server {
+        Server { say: Box::new(say), ..self }
     }
 
     /// This server, with this limit on callers that have not identified themselves.
@@ -115,6 +125,7 @@ impl Server {
                     None => break,
                 },
                 () = sleep_until(world.due) => world.expire(timeout.rendezvous, starved.load(Ordering::Relaxed)).await,
+                () = sleep_until(world.silent) => (self.say)(&world.waiting(timeout.rendezvous)),
                 Ok(()) = exited.changed() => {}
             }
             let exited = exited.borrow().clone();
@@ -192,6 +203,8 @@ struct World {
     came: BTreeMap<Rank, Caller>,
     /// When the server stops waiting for the missing ranks; after a disagreement, for ranks that have not received the error.
     due: Option<Instant>,
+    /// When the server says which ranks are missing, if it has not said so.
+    silent: Option<Instant>,
     /// The outcome, once it is decided: all ranks have arrived, or the reason why they never will.
     over: Option<Result<(), RendezvousFailure>>,
     /// After a disagreement, until `due`: the number of ranks that must receive the error, and the ranks that have received it.
@@ -264,7 +277,9 @@ impl World {
         {
             return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank }).await;
         }
-        self.due.get_or_insert_with(|| after(timeout.rendezvous));
+        if self.due.is_none() {
+            (self.due, self.silent) = (Some(after(timeout.rendezvous)), Some(after(SILENT)));
+        }
         self.came.insert(hello.rank, caller);
         if self.came.len() == hello.size as usize && self.all_are_there().await {
             self.send_table().await;
@@ -302,7 +317,7 @@ impl World {
             let _ = timeout(Duration::from_secs(1), caller.stream.write_all(&bytes)).await;
         }
         self.came.clear();
-        self.due = None;
+        (self.due, self.silent) = (None, None);
         self.over = Some(Ok(()));
     }
 
@@ -341,7 +356,15 @@ impl World {
             refuse(&mut caller.stream, &why(caller.hello.epoch)).await;
         }
         self.came.clear();
-        self.due = None;
+        (self.due, self.silent) = (None, None);
+    }
+
+    /// The line about the ranks that have not come, for a world that waits for up to `limit`.
+    fn waiting(&mut self, limit: Duration) -> String {
+        self.silent = None;
+        let size = self.came.values().next().map_or(0, |first| first.hello.size);
+        let (ranks, more) = missing(size, &self.came);
+        format!("waiting for {}{} to join, for up to {limit:?}", Rank::list(&ranks), and(more))
     }
 }
 

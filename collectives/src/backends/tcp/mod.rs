@@ -36,7 +36,7 @@ mod rank;
 mod waker;
 
 pub(crate) use allfold_net::random;
-pub use allfold_net::{AuthenticatedStream, Host, Secret, Security, duplex};
+pub use allfold_net::{AuthenticatedStream, Authenticator, Host, Secret, Security, duplex};
 pub use mailbox::TaggedMessage;
 pub use messages::{Messages, Receive};
 pub use options::{Deadlines, PeerOptions};
@@ -48,9 +48,7 @@ mod internals {
     pub use super::fuzzing::read_anything;
     pub use super::proxy::{FrameDecision, Passing, Proxy, ProxyAction, Rules};
     pub use crate::contract::Fingerprint;
-    pub use allfold_net::{
-        Authenticator, HandshakeAnswer, IncompatiblePeer, PeerIdentity, Purpose, Refusal, SegmentHandle,
-    };
+    pub use allfold_net::{HandshakeAnswer, IncompatiblePeer, PeerIdentity, Purpose, Refusal, SegmentHandle};
 }
 #[cfg(any(test, feature = "testing"))]
 pub use internals::*;
