@@ -8,6 +8,9 @@ use allfold_net::accept_queue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// After how many waits of up to 100 ms without a descriptor for another connection a rank gives up: only connections that fail free any.
+const STARVING: u32 = 20;
+
 /// Held while this rank connects its control connection to a peer.
 pub(super) struct Connecting<'a>(&'a Node, Rank);
 
@@ -65,7 +68,7 @@ impl Node {
     }
 
     fn all_connect(&self) -> Result<()> {
-        let mut left = self.deadlines.start;
+        let (mut left, mut starving) = (self.deadlines.start, 0);
         let world = self.group(0);
         let mut peers = lock(&self.peers);
         loop {
@@ -87,7 +90,7 @@ impl Node {
             if missing.is_empty() {
                 return Ok(());
             }
-            if left.is_zero() {
+            if left.is_zero() || starving == STARVING {
                 return Err(Error::Missing { missing, after: self.deadlines.start });
             }
             let timeout = left.min(Duration::from_millis(100));
@@ -97,6 +100,8 @@ impl Node {
             // Only waits that time out are counted: a new connection gives the other ranks up to 100 ms more.
             if timed.timed_out() {
                 left = left.saturating_sub(timeout);
+                self.starved.fetch_or(!accept_queue::may_open(), Ordering::Relaxed);
+                starving = if self.starved.load(Ordering::Relaxed) { starving + 1 } else { 0 };
             }
         }
     }

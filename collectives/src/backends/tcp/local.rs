@@ -99,12 +99,14 @@ fn fits(ranks: u32, descriptors: u64) -> Result<()> {
     }
 }
 
-/// The error to report, of the errors of ranks that did not all connect: a refusal by the system first, then a rank that could not be
-/// reached. Errors about other ranks that were lost or gave up are only consequences.
+/// The error to report, of the errors of ranks that did not all connect: a refusal by the system first, then ranks that could not be
+/// reached in time, then a refusal by another rank, which may have given up. Errors about other ranks that were lost or gave up are only
+/// consequences.
 fn cause<'a>(errors: impl Iterator<Item = &'a Error>) -> Option<&'a Error> {
     errors.min_by_key(|error| match error {
         Error::System(_) => 0,
-        Error::PeerLost { .. } | Error::Aborted { .. } | Error::Poisoned { .. } => 2,
+        Error::PeerLost { .. } | Error::Aborted { .. } | Error::Poisoned { .. } => 3,
+        Error::Refused { .. } => 2,
         _ => 1,
     })
 }
