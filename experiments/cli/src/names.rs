@@ -72,9 +72,10 @@ pub fn root_inside(root: u32, ranks: u32) -> CommandResult {
 
 /// Refuses a `--ranks` that is not the number of ranks that `launcher` has started.
 pub fn other_ranks(ranks: u32, launcher: impl Display, started: u32) -> CommandError {
+    let instead = if started == 1 { ", or run threads of this process: --backend threads" } else { "" };
     let started = counted(started as usize, "rank");
     CommandError::usage(format!(
-        "--ranks is {ranks}, but {launcher} has started {started}; leave --ranks out"
+        "--ranks is {ranks}, but {launcher} has started {started}; leave --ranks out{instead}"
     ))
 }
 

@@ -210,6 +210,10 @@ impl Args {
                 Ok(LaunchMode::Sim(Box::new(SimulatedRanks { topology, devices, faults })))
             }
             (Backend::Mpi, _) => self.within_mpi(),
+            // An interactive shell or a job of a single process has started no other ranks.
+            (Backend::Auto, Some(launched)) if launched.world_size == 1 && ranks > 1 => {
+                Ok(LaunchMode::Threads(ranks))
+            }
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
                 Some(ranks) => Err(names::other_ranks(ranks, launched.launcher, launched.world_size)),
                 None => Ok(LaunchMode::Process(Box::new(launched))),

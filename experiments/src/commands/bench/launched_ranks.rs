@@ -29,6 +29,9 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
         HostBackend::Shm | HostBackend::Tcp => Environment::detect().map_err(CommandError::usage)?,
         HostBackend::Threads | HostBackend::Mpi => None,
     };
+    // An interactive shell or a job of a single process has started no other ranks.
+    let alone = |found: &Environment| found.world_size == 1 && args.sweep.ranks > 1;
+    let launched = launched.filter(|found| host == HostBackend::Tcp || !alone(found));
     match (host, launched) {
         (HostBackend::Mpi, _) => {
             let comm = launch_mode::over_mpi(path == Path::Native)?;
