@@ -49,6 +49,16 @@ pub fn run<T>(
             "--elastic resumes from checkpoints: set checkpoint.every or checkpoint.every_epochs in the configuration",
         ));
     }
+    let restarts = std::env::var("TORCHELASTIC_MAX_RESTARTS").unwrap_or_default();
+    if restarts.parse().is_ok_and(|count: u32| count > 0)
+        && !config.checkpoint.writes()
+        && (environment.rank, environment.epoch) == (Rank(0), 0)
+    {
+        tracing::warn!(
+            "this run writes no checkpoints, so that each of its {restarts} restarts would begin at step 0; set \
+             checkpoint.dir, and checkpoint.every or checkpoint.every_epochs"
+        );
+    }
     let (mut config, mut environment) = (config.clone(), environment.clone());
     loop {
         let comm = join(&mut environment, &joining, elastic)?;
