@@ -60,6 +60,7 @@ pub fn run(own: &'static [Algorithm]) -> ExitCode {
 
 /// [`run`] with the program's own parts of training too: models, optimisers, hooks, strategies and datasets.
 pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
+    say_in_one_line_that_no_thread_starts();
     let added = registry::add(own).map_err(CommandError::usage);
     let added = added.and_then(|()| allfold_trainer::own::add(training).map_err(CommandError::usage));
     ExitCode::from(ended(added.and_then(|()| commands::dispatch::run())))
@@ -78,6 +79,27 @@ pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
 /// The variable names no level; the text lists the levels.
 pub fn begin_log() -> Result<(), String> {
     allfold_cli::log::begin(0, false).map_err(|error| error.to_string())
+}
+
+/// What the standard library, the runtime of connections and thread pools say when they panic because the system starts no thread.
+const NO_THREAD: [&str; 3] =
+    ["failed to spawn thread", "OS can't spawn worker thread", "ThreadPoolBuildError"];
+
+/// Ends the process with one line where a library panics because the system starts no further thread.
+fn say_in_one_line_that_no_thread_starts() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if !NO_THREAD.iter().any(|known| text.contains(known)) {
+            return usual(panic);
+        }
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: this process may start no further thread; raise `ulimit -u` or pids.max of its control group, or run fewer ranks \
+             and threads"
+        );
+        std::process::exit(1);
+    }));
 }
 
 /// Prints why a command ended early. Returns the exit code.
