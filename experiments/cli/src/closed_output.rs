@@ -31,7 +31,7 @@ pub fn lost() -> Option<io::Error> {
 }
 
 /// Standard output; if it was closed when the process began, a writer that refuses every write.
-pub fn stdout() -> Box<dyn Write> {
+pub fn stdout() -> Box<dyn Write + Send> {
     match CLOSED.load(Ordering::Relaxed) {
         true => Box::new(Closed),
         false => Box::new(io::stdout()),

@@ -1,6 +1,6 @@
 //! Shared parts of the commands: errors, output and records, and the syntax of names.
 
-mod closed_output;
+pub mod closed_output;
 pub mod columns;
 pub mod common;
 pub mod devices;

@@ -22,14 +22,16 @@ use crate::variables::variables;
 use crate::waiting::Waiting;
 use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{self, Hello, Launching, PeerKind, RendezvousTimeouts, Server};
-use allfold_collectives::tcp::AuthenticatedStream;
+use allfold_collectives::tcp::{AuthenticatedStream, Authenticator};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 /// How long the agent waits until ranks' output is printed after a signal, and its line about flight records after a failure.
@@ -39,52 +41,34 @@ const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// an error may have failed only because they lost that rank.
 const TOGETHER: Duration = Duration::from_millis(30);
 
-/// Starts this node's ranks and waits until the job is over.
+/// How long the launcher waits for a rank that writes a core dump. Such a rank crashed before the others failed over it, and only its end
+/// tells the signal.
+const DUMP: Duration = Duration::from_secs(60);
+
+/// Starts this node's ranks and waits until the job is over. Ranks' standard output is printed to `stdout`.
 ///
 /// # Errors
 /// The job failed, by a rank, a node or a signal, with the launcher's exit code for it; or the launch itself is impossible.
-pub fn run(job: LaunchJob) -> LaunchResult {
+pub fn run(job: LaunchJob, stdout: Box<dyn Write + Send>) -> LaunchResult {
     limits::check(&job)?;
     // A single thread starts every process: a process dies when the thread that started it ends.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::run)?;
     // Output files are written by another thread, so that the agent sends its beats even while the files are slow.
     let pumps = Builder::new_multi_thread().worker_threads(1).build().map_err(Error::run)?;
-    let outcome = runtime.block_on(node(job, pumps.handle().clone()));
+    let outcome = runtime.block_on(node(job, stdout, pumps.handle().clone()));
     pumps.shutdown_background();
     outcome
 }
 
-async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
+async fn node(mut job: LaunchJob, stdout: Box<dyn Write + Send>, pumps: Handle) -> LaunchResult {
     system::adopt_orphans().map_err(Error::run)?;
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
-    let printer = Printer::start(pumps).map_err(Error::run)?;
+    let printer = Printer::start(pumps, stdout).map_err(Error::run)?;
     let mut coordinator = None;
     let timeouts = RendezvousTimeouts { rendezvous: job.timeout, ..RendezvousTimeouts::default() };
     let authenticator = rendezvous::authenticator(&job.security, timeouts).map_err(Error::run)?;
     if job.node == 0 {
-        let address =
-            rendezvous::address_for(&job.rendezvous_address, job.nodes > 1).map_err(|why| at(&job, &why))?;
-        job.security.allows(address).map_err(Error::usage)?;
-        let server = Server::bind(address).map_err(|why| at(&job, &why))?;
-        let held = server.address().map_err(|why| at(&job, &why))?;
-        job.rendezvous_address.port = held.port();
-        if let Some(warning) = job.security.warning(held.port()) {
-            printer.say(&warning);
-        }
-        let (send, callers) = mpsc::channel(16);
-        let (exits, exited) = watch::channel(BTreeSet::new());
-        let launching = Launching { callers: send, exited };
-        tokio::spawn(server.serve(authenticator.clone(), timeouts, Some(launching)));
-        let plan = Plan {
-            nodes: job.nodes,
-            max_restarts: job.max_restarts,
-            elastic: job.elastic,
-            timeout: job.timeout,
-            grace: job.grace,
-        };
-        let mut reserved = Reserved { near: held, socket: None };
-        let task = coordinate(plan, callers, exits, move || reserved.another(), printer.clone());
-        coordinator = Some(tokio::spawn(task));
+        coordinator = Some(serve(&mut job, timeouts, &authenticator, &printer)?);
     }
     let hello = Hello {
         kind: PeerKind::Agent,
@@ -118,7 +102,45 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         error = broken => Err(Error::run(format!("the launcher has failed: {error}"))),
     };
     guard.dismiss().await;
-    outcome
+    outcome.and_then(|()| agent.output.printer.lost().map_or(Ok(()), |why| Err(Error::run(why))))
+}
+
+/// Serves the rendezvous on node 0, and coordinates the launchers of all nodes.
+fn serve(
+    job: &mut LaunchJob,
+    timeouts: RendezvousTimeouts,
+    authenticator: &Authenticator,
+    printer: &Printer,
+) -> LaunchResult<JoinHandle<()>> {
+    let address =
+        rendezvous::address_for(&job.rendezvous_address, job.nodes > 1).map_err(|why| at(job, &why))?;
+    job.security.allows(address).map_err(Error::usage)?;
+    let server = Server::bind(address).map_err(|why| at(job, &why))?;
+    let says = printer.clone();
+    let server = server.saying(move |line| {
+        if tracing::enabled!(tracing::Level::INFO) {
+            says.say(line);
+        }
+    });
+    let held = server.address().map_err(|why| at(job, &why))?;
+    job.rendezvous_address.port = held.port();
+    if let Some(warning) = job.security.warning(held.port()) {
+        printer.say(&warning);
+    }
+    let (send, callers) = mpsc::channel(16);
+    let (exits, exited) = watch::channel(BTreeSet::new());
+    let launching = Launching { callers: send, exited };
+    tokio::spawn(server.serve(authenticator.clone(), timeouts, Some(launching)));
+    let plan = Plan {
+        nodes: job.nodes,
+        max_restarts: job.max_restarts,
+        elastic: job.elastic,
+        timeout: job.timeout,
+        grace: job.grace,
+    };
+    let mut reserved = Reserved { near: held, socket: None };
+    let task = coordinate(plan, callers, exits, move || reserved.another(), printer.clone());
+    Ok(tokio::spawn(task))
 }
 
 fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
@@ -192,8 +214,8 @@ impl Agent {
                     _ => {}
                 },
                 signal = signals.end() => {
-                    let text = format!("stopped by {}", signal_name(signal.as_raw()));
-                    return Err(Error::Rank { text, code: End::Signal(signal.as_raw()).code() });
+                    let text = format!("stopped by {}", signal_name(signal));
+                    return Err(Error::Rank { text, code: End::Signal(signal).code() });
                 }
             }
         }
@@ -273,8 +295,9 @@ impl Agent {
                 news = signals.next() => match news {
                     News::Passed(signal) => self.pass(signal, &ranks, start),
                     News::End(signal) => {
-                        said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
+                        said = Some(Message::Interrupted { epoch, signal });
                     }
+                    News::ChildEnded => ranks.reap_orphans(guard.id()),
                 },
             }
         }
@@ -294,7 +317,7 @@ impl Agent {
             }
             _ => (Signal::TERM, false),
         };
-        self.end(ranks, with, Stopping { epoch, interrupted }, guard, signals).await;
+        self.end(ranks, with, Stopping { start, interrupted }, guard, signals).await;
         let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
         self.line.say(&end).await;
         Ok(())
@@ -312,7 +335,7 @@ impl Agent {
     ) -> Option<Message> {
         // Stopped ranks are determined now, because the launcher's own signals change their state later.
         let stopped = ranks.stopped().map(|local| start.rank(local).rank);
-        let together = ranks.soon(TOGETHER).await;
+        let together = ranks.soon(TOGETHER, DUMP).await;
         let bad = |ended: &&Ended| !ended.end.is_good();
         let failed: Vec<u32> =
             [&ended].into_iter().chain(&together).filter(bad).map(|ended| ended.local).collect();
@@ -358,17 +381,30 @@ impl Agent {
             biased;
             signal = signals.end() => {
                 stopping.interrupted = true;
-                let epoch = stopping.epoch;
-                self.line.say(&Message::Interrupted { epoch, signal: signal.as_raw() }).await;
+                let epoch = stopping.start.epoch;
+                self.line.say(&Message::Interrupted { epoch, signal }).await;
                 ranks.stop(Signal::KILL, Duration::ZERO, guard).await;
             }
-            () = ranks.stop(with, self.job.grace, guard) => {}
+            late = ranks.stop(with, self.job.grace, guard) => self.name_killed(&late, with, stopping.start),
         }
         // Once a signal has requested the end, a slow reader of the ranks' output delays it by `OUTPUT_TIMEOUT` at most.
         tokio::select! {
             () = ranks.output_printed(&self.output.printer) => {}
             _ = signals.end() => {}
             () = sleep(OUTPUT_TIMEOUT), if stopping.interrupted => {}
+        }
+    }
+
+    /// Says which ranks were killed because they still ran after the grace period.
+    fn name_killed(&self, late: &[u32], with: Signal, start: Start) {
+        let late: Vec<Rank> = late.iter().map(|local| Rank(start.rank(*local).rank)).collect();
+        if !late.is_empty() {
+            self.output.printer.say(&format!(
+                "{} still ran {:?} after {}, and had to be killed; --grace SECONDS gives ranks more time",
+                Rank::list(&late),
+                self.job.grace,
+                signal_name(with.as_raw())
+            ));
         }
     }
 
@@ -416,22 +452,22 @@ impl Agent {
 enum Halt {
     /// A rank cannot be started: the exit code, and the cause.
     Unable(u8, String),
-    /// A signal ends the launcher.
-    Signal(Signal),
+    /// A signal of this number ends the launcher.
+    Signal(i32),
 }
 
 impl Halt {
     fn of(self, epoch: u32) -> Message {
         match self {
             Halt::Unable(code, text) => Message::Unable { epoch, code, text },
-            Halt::Signal(signal) => Message::Interrupted { epoch, signal: signal.as_raw() },
+            Halt::Signal(signal) => Message::Interrupted { epoch, signal },
         }
     }
 }
 
-/// The end of a start's ranks: the epoch, and whether a signal requested the end.
+/// The end of a start's ranks: the start, and whether a signal requested the end.
 struct Stopping {
-    epoch: u32,
+    start: Start,
     interrupted: bool,
 }
 

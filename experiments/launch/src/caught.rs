@@ -41,14 +41,15 @@ impl fmt::Display for Passed {
 }
 
 /// The numbers of all processes; none where the system has no list of processes.
-fn processes() -> Vec<i32> {
+pub(super) fn processes() -> Vec<i32> {
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The text of a file about a process; empty if the process has ended.
-fn file(process: i32, name: &str) -> String {
-    std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default()
+pub(super) fn file(process: i32, name: &str) -> String {
+    let text = std::fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// The text of a process's `stat` file after its name, which is in parentheses and may hold anything: state, parent, group, ...

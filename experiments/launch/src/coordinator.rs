@@ -198,6 +198,8 @@ fn failed(rank: u32, end: End, stopped: Option<u32>, exited: &BTreeMap<u32, Dura
         Some(stopped) => format!(
             "rank {stopped} is stopped by a signal such as SIGSTOP, and rank {rank} failed over it, {end}{said}"
         ),
+        // A rendezvous fails for all ranks at once, with a text that names the ranks at fault: the rank that ends first is none of them.
+        None if said.starts_with(": rendezvous at ") && !end.may_differ() => said[2..].into(),
         None => format!("rank {rank} failed first, {end}{}{said}", before(exited)),
     };
     Cause { code: end.code(), text, again: end.may_differ() }

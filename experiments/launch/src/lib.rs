@@ -11,7 +11,8 @@
 //! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left; in an elastic job
 //! only the failed rank is started again. Launchers exchange heartbeats: if a launcher ends, stops or cannot be reached for 20 s, the job
 //! ends with an error that names its node. No process outlives its launcher: ranks die with it (`PR_SET_PDEATHSIG`), the guard kills their
-//! process groups, and the launcher adopts and kills processes that left their group, unless SIGKILL ended the launcher itself.
+//! process groups, and processes that left their group are killed by the launcher, which adopts them, or by the guard, which finds them by
+//! a variable of their environment.
 //!
 //! ```no_run
 //! use allfold_collectives::environment::RendezvousAddress;
@@ -34,7 +35,7 @@
 //!     log: None,
 //!     command: vec!["./train".into()],
 //! };
-//! allfold_launch::run(job)?;
+//! allfold_launch::run(job, Box::new(std::io::stdout()))?;
 //! # Ok::<(), allfold_launch::Error>(())
 //! ```
 

@@ -5,6 +5,7 @@ use allfold_collectives::flight::Record;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -40,6 +41,8 @@ pub(super) struct Printed<'a> {
 pub(super) struct Printer {
     send: mpsc::Sender<Print>,
     pumps: Handle,
+    /// The first error of writing ranks' output, except that its reader has closed it.
+    lost: Arc<OnceLock<String>>,
 }
 
 #[derive(Debug)]
@@ -51,22 +54,26 @@ enum Print {
 
 impl Printer {
     /// `pumps`: the runtime of the tasks that pass on ranks' output.
-    pub fn start(pumps: Handle) -> std::io::Result<Printer> {
+    pub fn start(pumps: Handle, mut stdout: Box<dyn Write + Send>) -> std::io::Result<Printer> {
         let (send, mut pieces) = mpsc::channel(PRINTED);
+        let lost = Arc::<OnceLock<String>>::default();
+        let loses = lost.clone();
         std::thread::Builder::new().name("launch output".into()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
-                // An error is ignored: if the reader has closed the output, or the launcher no longer waits, the ranks continue.
-                let _ = match piece {
-                    Print::Bytes(Stream::Out, bytes) => std::io::stdout().write_all(&bytes),
-                    Print::Bytes(Stream::Err, bytes) => std::io::stderr().write_all(&bytes),
-                    Print::Mark(done) => {
-                        let _ = done.send(());
-                        Ok(())
+                // The ranks continue after an error: the reader may have closed the output, or the launcher may no longer wait.
+                match piece {
+                    Print::Bytes(Stream::Out, bytes) => {
+                        let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+                        if let Some(error) = written.err().filter(|why| why.kind() != ErrorKind::BrokenPipe) {
+                            loses.get_or_init(|| format!("the ranks' output cannot be written: {error}"));
+                        }
                     }
-                };
+                    Print::Bytes(Stream::Err, bytes) => _ = std::io::stderr().write_all(&bytes),
+                    Print::Mark(done) => _ = done.send(()),
+                }
             }
         })?;
-        Ok(Printer { send, pumps })
+        Ok(Printer { send, pumps, lost })
     }
 
     async fn print(&self, stream: Stream, bytes: Vec<u8>) {
@@ -82,6 +89,11 @@ impl Printer {
     /// Prints a line of the launcher's own on standard error. The line is dropped if too many lines wait already.
     pub fn say(&self, line: &str) {
         let _ = self.send.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
+    }
+
+    /// Why output of ranks is lost, if it is.
+    pub fn lost(&self) -> Option<&String> {
+        self.lost.get()
     }
 
     /// Whether no output waits to be written.

@@ -1,7 +1,8 @@
 //! The process of one rank: started in a process group of its own, its output read, its end awaited.
 
-use crate::caught::after_name;
+use crate::caught::{self, after_name};
 use crate::end::End;
+use crate::guard;
 use crate::output::{Printed, Sink, Stream};
 use crate::said::Said;
 use crate::start::StartedRank;
@@ -89,6 +90,7 @@ impl Process {
             .args([OsStr::new("launch-rank"), OsStr::new(&std::process::id().to_string())])
             .args(program.command)
             .envs(program.variables.iter().map(|(name, value)| (name, value)))
+            .env(guard::MARK, guard::mark())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -138,6 +140,12 @@ impl Process {
     pub fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.group.as_raw_nonzero()));
         self.running && stat.is_ok_and(|stat| is_stopped(&stat))
+    }
+
+    /// Whether the process has crashed and the system writes its core dump.
+    pub fn is_dumping(&self) -> bool {
+        let status = caught::file(self.group.as_raw_pid(), "status");
+        self.running && status.lines().any(|line| line == "CoreDumping:\t1")
     }
 
     /// Sends a signal to the process and to the processes that it started in its group.

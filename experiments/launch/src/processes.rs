@@ -5,12 +5,12 @@ use crate::guard::Guard;
 use crate::output::{Printed, Printer};
 use crate::process::{Ended, Process, Program};
 use crate::start::StartedRank;
-use allfold_collectives::running_time::{after, now};
+use allfold_collectives::running_time::{after, now, timeout_at};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 
 pub(super) struct Processes {
     /// The processes, by their numbers on this node.
@@ -63,14 +63,17 @@ impl Processes {
         }
     }
 
-    /// The processes that end within this time: the caller looks for the cause among all that ended together.
-    pub async fn soon(&mut self, within: Duration) -> Vec<Ended> {
-        let due = Instant::now() + within;
+    /// The processes that end within this time, or that are writing a core dump then and end within `dump`: the caller looks for the
+    /// cause among all that ended together.
+    pub async fn soon(&mut self, within: Duration, dump: Duration) -> Vec<Ended> {
+        let (due, last) = (after(within), after(dump));
         let mut found = Vec::new();
-        while self.is_running()
-            && let Ok(ended) = timeout_at(due, self.ended()).await
-        {
-            found.push(ended);
+        while self.is_running() {
+            match timeout_at(due.max(now().min(last)), self.ended()).await {
+                Ok(ended) => found.push(ended),
+                Err(_) if now() < last && self.all.iter().any(Process::is_dumping) => sleep(LOOK).await,
+                Err(_) => break,
+            }
         }
         found
     }
@@ -121,13 +124,17 @@ impl Processes {
 
     /// Sends `signal` to all processes, kills those that still run after `grace`, then kills the processes that they left behind.
     /// Processes that SIGSTOP stopped cannot act on `signal`: they are killed as soon as no other process runs. If they were continued
-    /// instead, they would enter the operation in which the others wait, and no record would show which rank was late.
-    pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
+    /// instead, they would enter the operation in which the others wait, and no record would show which rank was late. Returns the
+    /// processes that could act on `signal` and had to be killed, by their numbers on this node.
+    pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) -> Vec<u32> {
         self.signal(signal);
         let due = after(grace);
         while self.can_act() && now() < due {
             let _ = timeout(LOOK, self.ended()).await;
         }
+        let acts = |process: &Process| process.running && !process.is_stopped();
+        let late =
+            (0..).zip(&self.all).filter(|(_, process)| acts(process)).map(|(local, _)| local).collect();
         self.signal(Signal::KILL);
         while self.is_running() {
             self.ended().await;
@@ -136,6 +143,18 @@ impl Processes {
             guard.forget(process.group).await;
         }
         sweep(guard.id()).await;
+        late
+    }
+
+    /// Takes the exit codes of adopted processes that have ended, so that they do not count as processes any more.
+    pub fn reap_orphans(&self, guard: Option<u32>) {
+        let own = |id: i32| {
+            guard == Some(id.unsigned_abs())
+                || self.all.iter().any(|process| process.running && process.group.as_raw_pid() == id)
+        };
+        for orphan in children().into_iter().filter(|id| !own(*id)).filter_map(Pid::from_raw) {
+            let _ = waitpid(Some(orphan), WaitOptions::NOHANG);
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::error::{Error, LaunchResult};
 use crate::system;
-use rustix::process::{Pid, getppid};
+use rustix::process::{Pid, Signal, getppid};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -15,7 +15,7 @@ use std::process::Command;
 /// # Errors
 /// The launcher, whose process has the number `launcher`, has ended; the program cannot be run.
 pub fn run(launcher: i32, command: &[OsString]) -> LaunchResult {
-    system::end_with_parent().map_err(Error::run)?;
+    system::at_parent_s_end(Signal::KILL).map_err(Error::run)?;
     // The launcher may have died before this process asked to die with it.
     if getppid() != Pid::from_raw(launcher) {
         return Err(Error::run("the launcher has ended"));

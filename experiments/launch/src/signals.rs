@@ -17,16 +17,23 @@ const FATAL: &[Signal] = &[
     Signal::XCPU,
     Signal::IO,
     Signal::SYS,
+    Signal::TRAP,
+    Signal::XFSZ,
     #[cfg(target_os = "linux")]
     Signal::POWER,
     #[cfg(target_os = "linux")]
     Signal::STKFLT,
 ];
 
+/// The numbers of the real-time signals, which end a process that does not handle them.
+const REAL_TIME: std::ops::RangeInclusive<i32> = if cfg!(target_os = "linux") { 34..=64 } else { 1..=0 };
+
 /// A signal that arrived.
 pub(crate) enum News {
     /// A signal that ends the launcher, and its ranks with it.
-    End(Signal),
+    End(i32),
+    /// A process that the launcher has started or adopted has ended.
+    ChildEnded,
     /// A signal that is passed to the processes of ranks that catch it.
     Passed(Signal),
 }
@@ -35,40 +42,49 @@ pub(crate) enum News {
 pub(crate) struct Signals {
     end: Vec<Heard>,
     passed: Vec<Heard>,
+    child: Heard,
 }
 
-/// A signal, and the stream of its arrivals.
-type Heard = (Signal, tokio::signal::unix::Signal);
+/// The number of a signal, and the stream of its arrivals.
+type Heard = (i32, tokio::signal::unix::Signal);
 
 impl Signals {
     pub fn new() -> std::io::Result<Signals> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = signals_in(&status, "SigIgn:");
-        let hear = |which: &Signal| Ok((*which, signal(SignalKind::from_raw(which.as_raw()))?));
-        // If the caller ignores SIGHUP, as `nohup` arranges, the launcher leaves it ignored. It handles SIGINT in any case: shells
-        // let background processes ignore SIGINT, so that this says nothing about the user's wish.
-        let nohup = ignored & 1 << (Signal::HUP.as_raw() - 1) != 0;
-        let ends = REQUESTS.iter().chain(FATAL).filter(|which| **which != Signal::HUP || !nohup);
+        let hear = |number| Ok((number, signal(SignalKind::from_raw(number))?));
+        // If the caller ignores SIGHUP, as `nohup` arranges, or SIGXFSZ, so that writes to a full file fail, the launcher leaves them
+        // ignored. It handles SIGINT in any case: shells let background processes ignore SIGINT, so that this says nothing about the
+        // user's wish.
+        let left = |which: Signal| ignored & 1 << (which.as_raw() - 1) != 0;
+        let kept = |which: &&Signal| ![Signal::HUP, Signal::XFSZ].contains(*which) || !left(**which);
+        let ends = REQUESTS.iter().chain(FATAL).filter(kept);
+        let ends = ends.map(|which| which.as_raw()).chain(REAL_TIME);
+        let passed = [Signal::USR1, Signal::USR2].map(Signal::as_raw);
         Ok(Signals {
             end: ends.map(hear).collect::<std::io::Result<_>>()?,
-            passed: [Signal::USR1, Signal::USR2].iter().map(hear).collect::<std::io::Result<_>>()?,
+            passed: passed.into_iter().map(hear).collect::<std::io::Result<_>>()?,
+            child: hear(Signal::CHILD.as_raw())?,
         })
     }
 
     pub async fn next(&mut self) -> News {
         tokio::select! {
             signal = first(&mut self.end) => News::End(signal),
-            signal = first(&mut self.passed) => News::Passed(signal),
+            number = first(&mut self.passed) => {
+                News::Passed(if number == Signal::USR1.as_raw() { Signal::USR1 } else { Signal::USR2 })
+            }
+            _ = self.child.1.recv() => News::ChildEnded,
         }
     }
 
     /// Waits for the next signal that ends the launcher.
-    pub async fn end(&mut self) -> Signal {
+    pub async fn end(&mut self) -> i32 {
         first(&mut self.end).await
     }
 
     /// The signal that ends the launcher, if one has arrived. Yields once, so that the runtime can notice it.
-    pub async fn ended(&mut self) -> Option<Signal> {
+    pub async fn ended(&mut self) -> Option<i32> {
         tokio::select! {
             biased;
             signal = self.end() => Some(signal),
@@ -83,7 +99,7 @@ pub(crate) fn asking(number: i32) -> Signal {
 }
 
 /// Waits for the first of these signals.
-async fn first(signals: &mut [Heard]) -> Signal {
+async fn first(signals: &mut [Heard]) -> i32 {
     std::future::poll_fn(|context| {
         let mut come = signals
             .iter_mut()

@@ -1,5 +1,6 @@
 //! Calls of Linux that leave no process of a job behind. Elsewhere a launcher refuses to start.
 
+use rustix::process::Signal;
 use std::io;
 
 /// Makes this process the parent of its descendants whose own parents have ended.
@@ -8,10 +9,10 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Asks the system to kill this process when its parent ends.
+/// Asks the system to send this process a signal when its parent ends.
 #[cfg(target_os = "linux")]
-pub(crate) fn end_with_parent() -> io::Result<()> {
-    Ok(rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?)
+pub(crate) fn at_parent_s_end(signal: Signal) -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(signal))?)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -26,6 +27,6 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn end_with_parent() -> io::Result<()> {
+pub(crate) fn at_parent_s_end(_signal: Signal) -> io::Result<()> {
     unsupported()
 }

@@ -1,8 +1,8 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_cli::{launched, log};
-use allfold_collectives::environment::{RendezvousAddress, seconds};
+use allfold_cli::{closed_output, launched, log};
+use allfold_collectives::environment::{RendezvousAddress, seconds, some_seconds};
 use allfold_collectives::{Joining, Rank};
 use allfold_launch::{LaunchJob, shim};
 use std::ffi::OsString;
@@ -142,13 +142,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         log: log::level(),
         command,
     };
-    Ok(allfold_launch::run(job)?)
-}
-
-/// Reads a time-out, for clap: with 0 seconds no rank could join.
-fn some_seconds(text: &str) -> Result<Duration, String> {
-    let more = seconds(text).ok().filter(|wait| !wait.is_zero());
-    more.ok_or_else(|| "a number of seconds of more than 0 up to 1e9 is needed".into())
+    Ok(allfold_launch::run(job, closed_output::stdout())?)
 }
 
 fn rendezvous_address(at: &str, nodes: u32) -> CommandResult<RendezvousAddress> {

@@ -41,6 +41,48 @@ fn more_ranks_than_can_be_started_are_refused_before_the_first() {
     assert_eq!([enough, enough - 1].map(|limit| tried(limit).status.code()), [Some(0), Some(2)]);
 }
 
+/// The limit on processes holds for users other than root.
+#[test]
+fn where_no_thread_can_start_one_line_says_so() {
+    let words = [
+        "bench all_reduce --backend tcp --ranks 2 -b 8 -e 8 -n 1",
+        "bench all_reduce --backend threads --ranks 64 -b 8 -e 8 -n 1",
+    ];
+    for words in words {
+        let script = format!("ulimit -u 6; exec \"$0\" {words}");
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", "54321", "--clear-groups", "bash", "-c", &script, ALLFOLD])
+            .env_remove("RUST_BACKTRACE");
+        let Ok(output) = command.output() else { return println!("SKIP: there is no setpriv") };
+        let said = text(&output.stderr);
+        if said.contains("setpriv:") {
+            return println!("SKIP: another user cannot run this program here: {said}");
+        }
+        let errors: Vec<&str> =
+            said.lines().filter(|line| line.contains("error: ") || line.contains("panicked at")).collect();
+        assert!(
+            output.status.code() == Some(1) && errors.len() == 1 && errors[0].starts_with("error: "),
+            "{said}"
+        );
+    }
+}
+
+/// A rank without descriptors for its connections is told so at once, not when its time to connect is over.
+#[test]
+fn a_rank_with_too_few_descriptors_says_so_long_before_its_deadline() {
+    let script = format!("ulimit -n 16; exec {ALLFOLD} bench all_reduce -b 8 -e 8 -n 1 --backend tcp");
+    let mut command = launch(&["-n", "12", "--", "sh", "-c", &script]);
+    // Ranks would wait for 3000 s.
+    command.env("ALLFOLD_TIMEOUT_FACTOR", "100");
+    let output = end(command);
+    let said = text(&output.stderr);
+    assert!(
+        output.status.code() == Some(1) && said.lines().last().unwrap().contains("`ulimit -n`"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_signal_is_heard_between_two_starts() {
     let script = "echo up; while :; do sleep 1; done # between-mark-23";
@@ -150,8 +192,10 @@ fn a_rank_that_waits_for_others_says_so() {
     let said = text(&end(command).stderr);
     // The run's own line of progress, which every wait of more than two seconds prints, is left out.
     let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("step ")).collect();
-    let waits =
-        format!("rank 0 waits at 127.0.0.1:{port} for all 2 ranks of the world to come, for up to 2.5s");
-    assert_eq!((lines.len(), lines[0]), (2, &*waits), "{said}");
+    assert_eq!((lines.len(), lines[0]), (2, "waiting for rank 1 to join, for up to 2.5s (rank 0)"), "{said}");
     assert!(lines[1].contains("rank 1 did not join within 2.5s"), "{said}");
+    // A launcher names the ranks that have not come, too.
+    let script = format!("[ $RANK = 1 ] && exec sleep 1000; exec {ALLFOLD} train --config {config}");
+    let said = text(&end(launch(&["-n", "3", "--rdzv-timeout", "2.5", "--", "sh", "-c", &script])).stderr);
+    assert!(said.lines().any(|line| line == "waiting for rank 1 to join, for up to 2.5s"), "{said}");
 }

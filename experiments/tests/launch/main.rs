@@ -1,6 +1,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 //! Real processes: launched, watched, killed and started again; none of them is left behind.
 
+mod leftovers;
 mod limits;
 mod logs;
 mod nodes;
@@ -304,9 +305,10 @@ fn kill(child: &Child, signal: &str) {
 
 #[test]
 fn a_signal_to_the_launcher_ends_everything_that_ranks_have_started() {
-    // The latter six: XCPU, ABRT, ALRM, VTALRM, IO and SYS, whose names differ between systems.
+    // The others: XCPU, ABRT, ALRM, VTALRM, IO, SYS, TRAP, XFSZ and two real-time signals, whose names differ between systems.
     let asked = [("-TERM", 143), ("-INT", 130)];
     let others = [("-24", 152), ("-6", 134), ("-14", 142), ("-26", 154), ("-29", 157), ("-31", 159)];
+    let others = others.into_iter().chain([("-5", 133), ("-25", 153), ("-34", 162), ("-64", 192)]);
     for (signal, code) in asked.into_iter().chain(others) {
         let mark = format!("family-mark{signal}");
         let mut child = families(&mark);
@@ -361,7 +363,7 @@ fn what_cannot_be_launched_is_one_line() {
         (&["-n", "2"], 2, "COMMAND"),
         (&["--grace", "x", "--", "true"], 2, "seconds"),
         (&["--grace", "1e19", "--", "true"], 2, "seconds from 0 to 1e9"),
-        (&["--rdzv-timeout", "1e19", "--", "true"], 2, "seconds from 0 to 1e9"),
+        (&["--rdzv-timeout", "1e19", "--", "true"], 2, "seconds from 0.001 to 1e9"),
     ] {
         let output = end(launch(args));
         let said = text(&output.stderr);

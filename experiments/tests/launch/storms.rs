@@ -119,8 +119,20 @@ fn weather(draws: &mut Draws, world: u64, stops: bool) -> String {
     format!("case $RANK.$TORCHELASTIC_RESTART_COUNT in {} esac", cases.replace("&;;", "& ;;"))
 }
 
+/// Names a storm whose thread panics.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in the storm of seed {}", self.0);
+        }
+    }
+}
+
 /// Runs one storm, and returns how it ended by node 0's launcher.
 fn storm(seed: u64) -> String {
+    let _named = Named(seed);
     let mut draws = Draws(seed);
     let folder = tempfile::tempdir().unwrap();
     let count = 1 + draws.below(3);
@@ -139,9 +151,13 @@ fn storm(seed: u64) -> String {
     if draws.below(8) > 0 {
         flags.push("--elastic");
     }
-    let launchers = nodes(count as u32, &flags, &format!("{before}; {program}"));
+    let mut launchers = nodes(count as u32, &flags, &format!(": > {mark}/up; {before}; {program}"));
     let (victim, signal) = (draws.below(count) as usize, ["-TERM", "-INT", "-KILL"][draws.below(3) as usize]);
     if draws.below(6) == 0 {
+        // A node that is lost before it joins may be started again: the others wait for it.
+        while !folder.path().join("up").exists() && launchers[0].try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         std::thread::sleep(Duration::from_millis(draws.below(2000)));
         // The launcher may have ended already.
         Command::new("kill")
