@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Seconds, 0 to 1e9, between the request that ranks end and killing them
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
-    /// Seconds that nodes and ranks wait for each other, more than 0 to 1e9
+    /// Seconds that nodes and ranks wait for each other, 0.001 to 1e9
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = some_seconds)]
     rdzv_timeout: Duration,
     /// Write each rank's output, and its flight record if it fails, to files below this folder
