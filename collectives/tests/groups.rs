@@ -186,21 +186,24 @@ fn messages_of_a_group_arrive_after_their_sender_has_dropped_it() {
     }
 }
 
-/// Ranks that send in a circle, in which the last rank sends to a rank that does not exist.
+/// Ranks that send in a circle, in which the last rank sends to a rank that does not exist. It has so many chunks that it runs without a
+/// proof, which would refuse it.
 struct Beyond(u32);
+
+const CHUNKS: u32 = 1 << 18;
 
 impl Schedule for Beyond {
     fn ranks(&self) -> u32 {
         self.0
     }
     fn chunks(&self) -> u32 {
-        1
+        CHUNKS
     }
     fn rounds(&self) -> u64 {
         1
     }
     fn step(&self, rank: Rank, _round: u64) -> Step {
-        let all = Span::data(0, 1);
+        let all = Span::data(0, CHUNKS);
         let before = Rank((rank.0 + self.0 - 1) % self.0);
         Step { send: Some((Rank(rank.0 + 1), all)), recv: Some((before, all, Combine::Reduce)) }
     }

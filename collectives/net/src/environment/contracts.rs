@@ -160,8 +160,9 @@ impl Place {
     /// Checks the variables against each other, and finds the address of the rendezvous.
     pub fn checked(self, launcher: Launcher, variables: &Variables) -> Result<Environment> {
         let ((rank_name, rank), (world_name, world)) = (self.rank, self.world);
-        if world == 0 {
-            return Err(wrong(world_name, Some("0"), "a world has 1 rank or more"));
+        if !(1..=Rank::MOST).contains(&world) {
+            let wanted = format!("a world has 1 to {} ranks", Rank::MOST);
+            return Err(wrong(world_name, Some(&world.to_string()), &wanted));
         }
         if rank >= world {
             let wanted = format!("{world_name} is {world}, so ranks are 0 to {}", world - 1);
@@ -386,6 +387,7 @@ mod tests {
             ("RANK", "8", "RANK is `8`: WORLD_SIZE is 8, so ranks are 0 to 7"),
             ("RANK", "-1", "RANK is `-1`"),
             ("WORLD_SIZE", "0", "WORLD_SIZE is `0`"),
+            ("WORLD_SIZE", "2147483648", "a world has 1 to 1048576 ranks"),
             ("WORLD_SIZE", "eight", "WORLD_SIZE is `eight`"),
             ("LOCAL_RANK", "4", "LOCAL_RANK is `4`: LOCAL_WORLD_SIZE is 4"),
             ("LOCAL_WORLD_SIZE", "9", "LOCAL_WORLD_SIZE is `9`: WORLD_SIZE is 8"),

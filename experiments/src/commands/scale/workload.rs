@@ -62,8 +62,8 @@ pub(crate) struct Args {
     /// TF32 products
     #[arg(long)]
     tf32: bool,
-    /// Micro-batches per step, 1 to 65536; gradients are exchanged once per step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 16))]
+    /// Micro-batches per step, 1 to 4096; gradients are exchanged once per step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     accumulate: u64,
     /// Batch norms over the samples of all ranks
     #[arg(long)]
