@@ -58,11 +58,6 @@ impl AcceptQueue {
     }
 }
 
-/// Whether this process may open another descriptor now.
-pub fn may_open() -> bool {
-    !std::fs::File::open("/dev/null").is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::MFILE))
-}
-
 /// This process's limit on descriptors.
 pub fn descriptors() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)

@@ -8,8 +8,18 @@ use allfold_net::accept_queue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// After how many waits of up to 100 ms without a descriptor for another connection a rank gives up: only connections that fail free any.
-const STARVING: u32 = 20;
+/// Refuses a rank whose process may not open a descriptor for each of the `others`: it would wait until its time to connect is over.
+pub(super) fn fits(others: usize) -> Result<()> {
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count());
+    let (need, limit) = (open as u64 + others as u64, accept_queue::descriptors());
+    match need <= limit {
+        true => Ok(()),
+        false => Err(Error::System(format!(
+            "this rank needs {need} descriptors to be connected to all others, and its process may open {limit}: raise the limit by \
+             `ulimit -n`"
+        ))),
+    }
+}
 
 /// Held while this rank connects its control connection to a peer.
 pub(super) struct Connecting<'a>(&'a Node, Rank);
@@ -68,7 +78,7 @@ impl Node {
     }
 
     fn all_connect(&self) -> Result<()> {
-        let (mut left, mut starving) = (self.deadlines.start, 0);
+        let mut left = self.deadlines.start;
         let world = self.group(0);
         let mut peers = lock(&self.peers);
         loop {
@@ -90,7 +100,7 @@ impl Node {
             if missing.is_empty() {
                 return Ok(());
             }
-            if left.is_zero() || starving == STARVING {
+            if left.is_zero() {
                 return Err(Error::Missing { missing, after: self.deadlines.start });
             }
             let timeout = left.min(Duration::from_millis(100));
@@ -100,8 +110,6 @@ impl Node {
             // Only waits that time out are counted: a new connection gives the other ranks up to 100 ms more.
             if timed.timed_out() {
                 left = left.saturating_sub(timeout);
-                self.starved.fetch_or(!accept_queue::may_open(), Ordering::Relaxed);
-                starving = if self.starved.load(Ordering::Relaxed) { starving + 1 } else { 0 };
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::control;
 use super::endpoint::Endpoint;
+use super::joining;
 use super::messages::Messages;
 use super::node::Node;
 use super::options::PeerOptions;
@@ -35,6 +36,7 @@ impl Tcp {
             let size = addresses.len();
             return Err(Error::Argument(format!("rank {rank} is outside the world: it has {size} ranks")));
         }
+        joining::fits(addresses.len() - 1)?;
         let authenticator = Authenticator::new(security, deadlines.handshake)?;
         let node = Arc::new(Node::new(rank, job, epoch, authenticator, deadlines, host, addresses)?);
         let listening = control::accept(&node, listener)?;
