@@ -25,8 +25,8 @@ const FATAL: &[Signal] = &[
     Signal::STKFLT,
 ];
 
-/// The numbers of the real-time signals, which end a process that does not handle them.
-const REAL_TIME: std::ops::RangeInclusive<i32> = if cfg!(target_os = "linux") { 34..=64 } else { 1..=0 };
+/// The numbers of Linux's real-time signals, which end a process that does not handle them.
+const REAL_TIME: std::ops::RangeInclusive<i32> = 34..=64;
 
 /// A signal that arrived.
 pub(crate) enum News {
@@ -59,7 +59,7 @@ impl Signals {
         let left = |which: Signal| ignored & 1 << (which.as_raw() - 1) != 0;
         let kept = |which: &&Signal| ![Signal::HUP, Signal::XFSZ].contains(*which) || !left(**which);
         let ends = REQUESTS.iter().chain(FATAL).filter(kept);
-        let ends = ends.map(|which| which.as_raw()).chain(REAL_TIME);
+        let ends = ends.map(|which| which.as_raw()).chain(REAL_TIME.filter(|_| cfg!(target_os = "linux")));
         let passed = [Signal::USR1, Signal::USR2].map(Signal::as_raw);
         Ok(Signals {
             end: ends.map(hear).collect::<std::io::Result<_>>()?,

@@ -42,8 +42,9 @@ pub(crate) struct Args {
     /// 65 (a run that diverged, and would diverge again)
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
-    /// Restart only the ranks that failed; the other processes stay, and all continue from the last checkpoint. Give this
-    /// and --max-restarts, which counts per node, on every node; all nodes must see the folder of the checkpoints
+    /// Restart only the ranks that failed; the other processes stay, and all continue from the last checkpoint. Once a rank
+    /// has exited with 0, a failure restarts all ranks. Give this and --max-restarts, which counts per node, on every node;
+    /// all nodes must see the folder of the checkpoints
     #[arg(long, requires = "max_restarts")]
     elastic: bool,
     /// Seconds, 0 to 1e9, between the request that ranks end and killing them

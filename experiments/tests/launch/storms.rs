@@ -170,7 +170,12 @@ fn storm(seed: u64) -> String {
     gone(&mark.to_string());
     let (code, said) = (ends[0].status.code(), text(&ends[0].stderr));
     let last = said.lines().last().unwrap_or_default();
-    let named = [("error: rank ", " failed "), ("error: stopped by ", "SIG"), ("error: node ", " is lost: ")];
+    let named = [
+        ("error: rank ", " failed "),
+        ("error: stopped by ", "SIG"),
+        ("error: node ", " is lost: "),
+        ("error: node ", " did not join "),
+    ];
     match code {
         Some(0) => "0, all ranks done".into(),
         None => "the launcher was killed".into(),
