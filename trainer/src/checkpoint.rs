@@ -306,7 +306,8 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
 
 /// The state that a file's metadata describe, and the text that describes it.
 fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
+    let (_, header) = SafeTensors::read_metadata(bytes)
+        .map_err(|error| tensor_file::damage(bytes, bytes.len() as u64, &error))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
     let text = text.ok_or("is no checkpoint of a run")?;
     let progress = toml::from_str::<TrainingProgress>(&text).map_err(|error| expected(error.message()))?;
@@ -349,7 +350,8 @@ pub fn restore<F: Float>(
 
 /// The tensors of a file and the state that its metadata describe, if the file is unchanged since it was written.
 fn verified(bytes: &[u8]) -> std::result::Result<(SafeTensors<'_>, TrainingProgress), String> {
-    let all = SafeTensors::deserialize(bytes).map_err(|error| damage(bytes, &error))?;
+    let all = SafeTensors::deserialize(bytes)
+        .map_err(|error| tensor_file::damage(bytes, bytes.len() as u64, &error))?;
     let (progress, text) = described(bytes)?;
     let mut tensors = all.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
@@ -415,39 +417,6 @@ fn history(all: &SafeTensors, step: u64) -> std::result::Result<History, String>
     let rows = numbers("epochs", &view)?;
     let epochs = scores::reports(&rows).filter(|all| all.last().is_none_or(|last| last.steps <= step));
     Ok(History { losses, epochs: epochs.ok_or("`epochs` has other numbers than the scores of a run")? })
-}
-
-/// Whether bytes may be the first ones of a safetensors file: the length of a header that is at most as long as its reader accepts,
-/// and the header's first byte. Bytes that end before are taken to be cut off.
-pub(crate) fn begins(bytes: &[u8]) -> bool {
-    let plausible = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) <= 100_000_000;
-    bytes.first_chunk().is_none_or(plausible) && bytes.get(8).is_none_or(|first| *first == b'{')
-}
-
-/// The defect of a safetensors file: where it ends, if it ends early, else the message of its reader.
-pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
-    /// A tensor's entry in the header of a safetensors file.
-    #[derive(Deserialize)]
-    struct Entry {
-        data_offsets: Option<(u64, u64)>,
-    }
-    let length = bytes.len() as u64;
-    if !begins(bytes) {
-        return "is no safetensors file".into();
-    }
-    let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
-        return format!("ends at byte {length} within the length of its header");
-    };
-    let Some(text) = usize::try_from(header).ok().and_then(|header| bytes[8..].get(..header)) else {
-        return format!("ends at byte {length} within its header of {header} bytes");
-    };
-    let entries: std::collections::BTreeMap<String, Entry> = serde_json::from_slice(text).unwrap_or_default();
-    let ends = entries.iter().filter_map(|(name, entry)| Some((entry.data_offsets?, name)));
-    let cut = ends.filter(|((_, end), _)| 8u64.saturating_add(header).saturating_add(*end) > length).min();
-    match cut {
-        Some((_, name)) => format!("ends at byte {length} within the tensor `{name}`"),
-        None => error.to_string(),
-    }
 }
 
 /// Copies a tensor of equally many bytes.

@@ -4,24 +4,28 @@
 //! layer1.0.conv1.weight [64, 64, 3, 3]     layer1.0.bn1.running_mean [64]     fc.bias [10]     ...num_batches_tracked
 //! ```
 //!
-//! The file is safetensors, or an archive that `torch.save` wrote, of a state dict or of a dict with one as the entry `state_dict`,
-//! `model_state_dict` or `model`. Tensors are f64, f32, f16 or bf16. PyTorch's counters (`num_batches_tracked`) are ignored. If all
-//! names begin with `module.`, as `DistributedDataParallel` makes them, this prefix is left out. A checkpoint of Allfold can be
-//! read too: its model's tensors are taken, whatever the number of ranks and the optimiser of its run.
+//! The file is safetensors, or one that `torch.save` wrote, of a state dict or of dicts and lists with one inside: the one of which
+//! most tensors fit is taken. Tensors are f64, f32, f16 or bf16. Tensors of integers (`num_batches_tracked`) are ignored. What wrappers
+//! put into names is left out, and so is a prefix that leads to the model's names. A checkpoint of Allfold can be read too: its model's
+//! tensors are taken, whatever the number of ranks and the optimiser of its run.
 
+mod choice;
 mod matching;
+mod names;
 
 pub use matching::UnmatchedTensors;
 
 use crate::{Config, Error, Model, Result, checkpoint};
+use allfold_config::ModelConfig;
 use allfold_kernels::nn::Float;
-use allfold_tensor_files::{StoredTensor, pickle, state_dict, tensor_file, wrong};
-use matching::matched;
-use safetensors::tensor::{SafeTensors, TensorInfo};
-use std::collections::BTreeMap;
-use std::fs::File;
+use allfold_tensor_files::{TensorDict, pickle, weight_file, wrong};
+use matching::{Matched, matched};
+use std::fs::{self, File};
 use std::io::{self, Cursor, Read, Seek};
 use std::path::Path;
+
+/// How much of a path an error shows.
+const MOST_PATH: usize = 400;
 
 /// Takes the weights of the file that `config` names, if it names one. Returns how many tensors the file gave and what did not match,
 /// for the user.
@@ -38,7 +42,8 @@ pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result
     }
     let network = model.network();
     let tensors = network.params().len() + network.buffers().len();
-    let unmatched = open(path, model, config.model.weights_strict)?;
+    let ModelConfig { weights_strict, weights_entry, .. } = &config.model;
+    let unmatched = open(path, model, (*weights_strict, weights_entry))?;
     let given = tensors - unmatched.missing.len();
     let mut said = vec![format!("{given} of the model's {tensors} tensors are from this file")];
     said.extend(unmatched.kinds());
@@ -51,7 +56,7 @@ pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result
 /// If the file cannot be read, or a tensor is missing, unknown, or of another shape or type; the model is then not to be
 /// used.
 pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
-    open(path, model, true).map(drop)
+    open(path, model, (true, "")).map(drop)
 }
 
 /// Replaces the parameters and buffers of `model` for which a file has a tensor of the same name and shape. Returns the names of
@@ -60,20 +65,15 @@ pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
 /// # Errors
 /// If the file cannot be read, no tensor fits, or one that fits has another type; the model is then not to be used.
 pub fn load_matching<F: Float>(path: &Path, model: &mut Model<F>) -> Result<UnmatchedTensors> {
-    open(path, model, false)
+    open(path, model, (false, ""))
 }
 
-/// [`load_matching`] from the bytes of a file; `path` is for messages, and its ending for the format.
+/// [`load_matching`] from the bytes of a file; `path` is for messages.
 ///
 /// # Errors
 /// As [`load_matching`].
 pub fn take_matching<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result<UnmatchedTensors> {
-    let mut from = Cursor::new(bytes);
-    let tensors = match of_pytorch(path, bytes) {
-        true => state_dict::tensors(&mut from),
-        false => safetensors(bytes),
-    };
-    fill(path, &tensors.map_err(|error| checkpoint::unread(path, &error))?, &mut from, (model, false))
+    fill(path, &mut Cursor::new(bytes), model, (false, ""))
 }
 
 /// Reads bytes as the pickle of a state dict, and drops the result: for fuzzers. The bytes may be refused; reading never panics,
@@ -82,67 +82,62 @@ pub fn read_any_pickle(bytes: &[u8]) {
     pickle::read_any(bytes);
 }
 
-fn open<F: Float>(path: &Path, model: &mut Model<F>, strict: bool) -> Result<UnmatchedTensors> {
-    let failed = |error: io::Error| checkpoint::unread(path, &error);
-    let mut file = File::open(path).map_err(failed)?;
-    let regular = file.metadata().map_err(failed)?.is_file();
-    let mut first = Vec::new();
-    if regular {
-        (&file).take(16).read_to_end(&mut first).map_err(failed)?;
+/// Fills a model from a file, which must be strict or not, and from this entry of it, if it is not empty.
+fn open<F: Float>(path: &Path, model: &mut Model<F>, how: (bool, &str)) -> Result<UnmatchedTensors> {
+    // Whatever is wrong with a name is the user's error.
+    let named = |error: io::Error| {
+        let path = path.display().to_string();
+        let cut: String = path.escape_debug().take(MOST_PATH).collect();
+        Error::Checkpoint(format!("{}: {error}", if path.len() > MOST_PATH { cut + ".." } else { cut }))
+    };
+    let about = fs::metadata(path).map_err(named)?;
+    if !about.is_file() {
+        // A pipe would be waited for, and a device may have no end.
+        return Err(named(wrong("is no regular file; weights are read from files alone".into())));
     }
-    if of_pytorch(path, &first) {
-        if !regular {
-            let what = "is no regular file, which an archive of PyTorch's has to be";
-            return Err(failed(wrong(what.into())));
-        }
-        let tensors = state_dict::tensors(&mut file).map_err(failed)?;
-        return fill(path, &tensors, &mut file, (model, strict));
-    }
-    let bytes = tensor_file::read(path).map_err(failed)?;
-    if !checkpoint::begins(&bytes) {
-        let what = "is neither a safetensors file nor a .pt of PyTorch, as torch.save writes it";
-        return Err(failed(wrong(what.into())));
-    }
-    let tensors = safetensors(&bytes).map_err(failed)?;
-    fill(path, &tensors, &mut Cursor::new(&bytes[..]), (model, strict))
+    let mut file = File::open(path).map_err(|error| checkpoint::unread(path, &error))?;
+    fill(path, &mut file, model, how)
 }
 
-/// Whether a file is to be read as one of `torch.save`: by its first bytes, or by the ending of its name.
-fn of_pytorch(path: &Path, first: &[u8]) -> bool {
-    let ending = path.extension().and_then(|ending| ending.to_str());
-    state_dict::begins(first) || matches!(ending, Some("pt" | "pth"))
-}
-
-/// The tensors of a safetensors file by name.
-fn safetensors(bytes: &[u8]) -> io::Result<BTreeMap<String, StoredTensor>> {
-    let damaged = |error| wrong(checkpoint::damage(bytes, &error));
-    let (header, about) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
-    let stored = |info: &TensorInfo| tensor_file::stored(info, 8 + header as u64);
-    Ok(about.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect())
-}
-
-/// Fills a model from a file with these tensors. If `strict`, all must match.
+/// Fills a model from an open file. If `strict`, all its tensors must match.
 fn fill<F: Float>(
     path: &Path,
-    tensors: &BTreeMap<String, StoredTensor>,
     from: &mut (impl Read + Seek),
-    (model, strict): (&mut Model<F>, bool),
+    model: &mut Model<F>,
+    (strict, entry): (bool, &str),
 ) -> Result<UnmatchedTensors> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
-    let params = model.network().params().iter().map(|place| (place, true));
-    let places = params.chain(model.network().buffers().iter().map(|place| (place, false)));
-    let (taken, unmatched) = matched(tensors, places);
-    let refusal = if strict { unmatched.first() } else { None };
+    let failed = |name: &str, error: io::Error| match error.kind() {
+        io::ErrorKind::InvalidData => bad(format!("`{}` {error}", pickle::shown(name))),
+        _ => checkpoint::unread(path, &error),
+    };
+    let dicts = weight_file::dicts(from).map_err(|error| checkpoint::unread(path, &error))?;
+    let network = model.network();
+    let places: Vec<_> = (network.params().iter().map(|place| (place, true)))
+        .chain(network.buffers().iter().map(|place| (place, false)))
+        .collect();
+    let dicts: Vec<TensorDict> = choice::narrowed(dicts, entry).map_err(bad)?;
+    let (dict, names, said) = choice::best(&dicts, &places).map_err(bad)?;
+    let Matched { taken, equal, mut unmatched, unread } = matched(dict, &names, &places);
+    let refusal = if strict { unread.clone().or_else(|| unmatched.first()) } else { None };
     if let Some(what) = refusal.or_else(|| taken.is_empty().then(|| unmatched.of_another_model())) {
         return Err(bad(what));
     }
     for (name, tensor, range, is_param) in taken {
         let values = if is_param { &mut model.params } else { &mut model.buffers };
-        tensor.read(from, &mut values[range]).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => bad(format!("`{name}` {error}")),
-            _ => checkpoint::unread(path, &error),
-        })?;
+        tensor.read(from, &mut values[range]).map_err(|error| failed(name, error))?;
     }
+    for (name, tensor, range) in equal {
+        let mut values = vec![F::from_f64(0.0); range.len()];
+        tensor.read(from, &mut values).map_err(|error| failed(name, error))?;
+        if values != model.params[range] {
+            return Err(bad(format!(
+                "has other values in `{}` than in the token table, and they are one tensor of this model; set model.tied = false",
+                pickle::shown(name)
+            )));
+        }
+    }
+    unmatched.changes = said.into_iter().chain(unread).chain(unmatched.changes).collect();
     Ok(unmatched)
 }
 
@@ -171,7 +166,7 @@ mod tests {
         );
         let picture = folder.path().join("a.png");
         let what = "is neither a safetensors file nor a .pt of PyTorch, as torch.save writes it";
-        for bytes in [&b"\x89PNG\r\n\x1a\n\0\0"[..], b"\x08\0\0\0\0\0\0\0<html>"] {
+        for bytes in [&b"\x88PNG\r\n\x1a\n\0\0"[..], b"\x08\0\0\0\0\0\0\0<html>"] {
             std::fs::write(&picture, bytes).unwrap();
             assert_eq!(refused(&picture), format!("checkpoint: FILE: {what}"));
         }

@@ -47,6 +47,9 @@ pub struct ModelConfig {
     /// A file with initial weights under PyTorch's names: safetensors, or a state dict that `torch.save` wrote (`.pt`, `.pth`); empty:
     /// random initial weights.
     pub weights: String,
+    /// The entry of that file with the weights, such as `ema`, or the prefix of their names, such as `encoder_q`; empty: the one of which
+    /// most tensors fit.
+    pub weights_entry: String,
     /// Whether the tensors of `model.weights` must be exactly the model's, by name and shape. If not, those that fit are taken; the
     /// model's others keep their random initial values.
     pub weights_strict: bool,
@@ -78,6 +81,7 @@ impl Default for ModelConfig {
             capacity_factor: 1.25,
             balance_loss: 0.01,
             weights: String::new(),
+            weights_entry: String::new(),
             weights_strict: true,
             frozen: Vec::new(),
             trained: Vec::new(),
@@ -108,6 +112,10 @@ impl ModelConfig {
             (
                 self.frozen.is_empty() && !self.trained.is_empty(),
                 "`model.trained` excepts layers from `model.frozen`, which names none; to train these alone, set model.frozen = [\"*\"]",
+            ),
+            (
+                !self.weights_entry.is_empty() && self.weights.is_empty(),
+                "`model.weights_entry` is for the file that `model.weights` names; without one, leave it out",
             ),
             (
                 !self.weights_strict && self.weights.is_empty(),

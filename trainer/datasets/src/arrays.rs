@@ -404,9 +404,10 @@ mod tests {
         assert_eq!((test.len(), test.classes), (2, 2));
         let other = Folder::new(&[("train.safetensors", of(&header.replace("\"y\"", "\"z\"")))]);
         assert_eq!(other.refused(), "/train.safetensors: has no tensor `y`; it has: x, z");
-        let cut = of(header);
-        let cut = Folder::new(&[("train.safetensors", cut[..cut.len() - 3].to_vec())]);
-        assert!(cut.refused().starts_with("/train.safetensors: has "), "{}", cut.refused());
+        let whole = of(header);
+        let end = whole.len() - 3;
+        let cut = Folder::new(&[("train.safetensors", whole[..end].to_vec())]);
+        assert_eq!(cut.refused(), format!("/train.safetensors: ends at byte {end} within the tensor `y`"));
     }
 
     #[test]

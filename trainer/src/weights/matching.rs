@@ -1,14 +1,13 @@
 //! Which tensors of a file belong to which parameters and buffers of a model, by name and shape.
 
+use super::names::Names;
 use crate::{ParamSpec, checkpoint};
-use allfold_tensor_files::StoredTensor;
 use allfold_tensor_files::pickle::shown;
-use std::collections::BTreeMap;
+use allfold_tensor_files::{StoredTensor, TensorDict};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 
-/// The prefix of the names in a state dict of `DistributedDataParallel`.
-const WRAPPED: &str = "module.";
 /// How many tensors a message names of each kind.
 const NAMED: usize = 4;
 
@@ -22,6 +21,10 @@ pub struct UnmatchedTensors {
     pub missing: Vec<Named>,
     /// Tensors, with the file's shapes, for which the model has no parameter or buffer, or one of another shape.
     pub unexpected: Vec<Named>,
+    /// Tensors that are not under the prefix of the file's names that leads to the model's tensors.
+    pub beside: Vec<Named>,
+    /// What the names of a file that are not the model's were taken for, as texts for the user.
+    pub changes: Vec<String>,
 }
 
 impl UnmatchedTensors {
@@ -51,13 +54,13 @@ impl UnmatchedTensors {
         )
     }
 
-    /// What a user should know of a run that begins with the weights of `path`; `None` if all tensors match.
+    /// What a user should know of a run that begins with the weights of `path`; `None` if all tensors match by their names.
     pub fn note(&self, path: &Path) -> Option<String> {
         let kinds = self.kinds();
         (!kinds.is_empty()).then(|| format!("weights {}: {}", path.display(), kinds.join("; ")))
     }
 
-    /// A text for the missing tensors and one for the unexpected ones, if there are some.
+    /// What was changed, a text for the missing tensors, and one for those that are not used, if there are some.
     pub(super) fn kinds(&self) -> Vec<String> {
         let count = |named: &[Named]| match named.len() {
             1 => "1 tensor".to_string(),
@@ -67,8 +70,9 @@ impl UnmatchedTensors {
             (!named.is_empty()).then(|| format!("{} {what}: {}", count(named), list(named)))
         };
         let missing = part(&self.missing, "of the model with random initial values");
-        let unexpected = part(&self.unexpected, "of the file not used");
-        missing.into_iter().chain(unexpected).collect()
+        let unused: Vec<Named> = self.unexpected.iter().chain(&self.beside).cloned().collect();
+        let unused = part(&unused, "of the file not used");
+        self.changes.iter().cloned().chain(missing).chain(unused).collect()
     }
 }
 
@@ -85,46 +89,109 @@ fn list(named: &[Named]) -> String {
 }
 
 /// A tensor to take: its name and place in the file; its elements among the model's parameters, or (`false`) buffers.
-pub(super) type Taken<'a> = (String, &'a StoredTensor, Range<usize>, bool);
+pub(super) type Taken<'a> = (&'a str, StoredTensor, Range<usize>, bool);
+
+/// A name of the gpt's head, and that of the token table, which are one tensor if the head is tied.
+const TIED: (&str, &str) = ("lm_head.weight", "transformer.wte.weight");
+/// The weights that Hugging Face's GPT-2 has the other way round; the first one is not square.
+const CONV1D: [&str; 4] =
+    ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
+/// The masks of attention that older programs save with a gpt.
+const MASKS: [&str; 2] = ["attn.bias", "attn.masked_bias"];
+
+/// What a file has for a model.
+#[derive(Default)]
+pub(super) struct Matched<'a> {
+    pub(super) taken: Vec<Taken<'a>>,
+    /// Tensors that have to have the values of these parameters: they are one tensor in the model.
+    pub(super) equal: Vec<(&'a str, &'a StoredTensor, Range<usize>)>,
+    pub(super) unmatched: UnmatchedTensors,
+    /// Why a tensor of the model is not taken although the file has its name.
+    pub(super) unread: Option<String>,
+}
 
 /// Looks for a tensor of the same name and shape for each parameter (`true`) and buffer (`false`) of a model.
 ///
-/// PyTorch's counters are no tensors of a model, nor is the state of an optimiser in a checkpoint of Allfold. A tensor of the file
-/// that the model does not have is not reported if it is a taken tensor under another name: tied weights are saved twice.
-pub(super) fn matched<'a, 'b>(
-    tensors: &'a BTreeMap<String, StoredTensor>,
-    places: impl Iterator<Item = (&'b ParamSpec, bool)>,
-) -> (Vec<Taken<'a>>, UnmatchedTensors) {
-    let ours = tensors.keys().any(|name| name.starts_with(checkpoint::MODEL));
-    let prefix = match ours {
-        true => checkpoint::MODEL,
-        false if tensors.keys().all(|name| name.starts_with(WRAPPED)) => WRAPPED,
-        false => "",
-    };
-    let (mut taken, mut unmatched) = (Vec::new(), UnmatchedTensors::default());
-    let mut at: BTreeMap<u64, &StoredTensor> = BTreeMap::new();
-    let mut names = BTreeMap::new();
-    for (place, is_param) in places {
-        let name = format!("{prefix}{}", place.name);
-        let found = tensors.get(&name).filter(|tensor| tensor.shape == place.shape);
-        names.insert(name.clone(), found.is_some());
-        match found {
-            Some(tensor) => {
-                at.insert(tensor.start, tensor);
-                taken.push((name, tensor, place.range.clone(), is_param));
+/// Integers are no tensors of a model: PyTorch counts and numbers with them. Nor is the state of an optimiser in a checkpoint of Allfold.
+/// A tensor of the file that the model does not have is not reported if it is a taken tensor under another name: tied weights are saved
+/// twice.
+pub(super) fn matched<'a>(
+    dict: &'a TensorDict,
+    names: &Names<'a>,
+    places: &[(&ParamSpec, bool)],
+) -> Matched<'a> {
+    let mut all = Matched::default();
+    let (mut used, mut at) = (BTreeSet::new(), BTreeMap::new());
+    let turned = places.iter().any(|(place, _)| {
+        let reversed = |tensor: &StoredTensor| tensor.shape.iter().rev().eq(&place.shape);
+        place.name.ends_with(CONV1D[0]) && names.get(&place.name).is_some_and(|(_, tensor)| reversed(tensor))
+    });
+    let has = |name: &str| places.iter().any(|(place, _)| place.name == name);
+    let mut changes = Vec::new();
+    for &(place, is_param) in places {
+        let conv1d = turned && CONV1D.iter().any(|end| place.name.ends_with(end));
+        let mut found = names.get(&place.name);
+        let other = if place.name == TIED.0 { TIED.1 } else { TIED.0 };
+        if place.name == TIED.0 || place.name == TIED.1 {
+            match (found, names.get(other)) {
+                (None, Some(tied)) => {
+                    changes.push(format!("`{}` is its `{}`: they are tied", place.name, shown(tied.0)));
+                    found = Some(tied);
+                }
+                (Some((_, own)), Some((name, tied)))
+                    if !has(other) && own != tied && own.shape == tied.shape =>
+                {
+                    used.insert(name);
+                    all.equal.push((name, tied, place.range.clone()));
+                }
+                _ => {}
             }
-            None => unmatched.missing.push((name, place.shape.clone())),
+        }
+        let fits =
+            found.map(|(name, tensor)| (name, if conv1d { transposed(tensor) } else { tensor.clone() }));
+        match fits.filter(|(_, tensor)| tensor.shape == place.shape) {
+            Some((name, tensor)) => {
+                used.insert(name);
+                at.insert(tensor.start, found);
+                all.taken.push((name, tensor, place.range.clone(), is_param));
+            }
+            None => {
+                let why = dict.unread.iter().find(|(name, _)| name.ends_with(&place.name));
+                all.unread = why.map(|(name, why)| format!("`{}` {why}", shown(name))).or(all.unread);
+                let name = found.map_or_else(|| names.spelled(&place.name), |(name, _)| name.into());
+                all.unmatched.missing.push((name, place.shape.clone()));
+            }
         }
     }
-    for (name, tensor) in tensors {
-        let beside = name.ends_with("num_batches_tracked") || ours && !name.starts_with(checkpoint::MODEL);
-        let known = match names.get(name) {
-            Some(taken) => *taken,
-            None => at.get(&tensor.start) == Some(&tensor),
-        };
-        if !beside && !known {
-            unmatched.unexpected.push((name.clone(), tensor.shape.clone()));
+    let ours = dict.tensors.contains_key("losses") && names.spelled("") == checkpoint::MODEL;
+    let beside = names.beside();
+    for (name, tensor) in &dict.tensors {
+        let same = at.get(&tensor.start).is_some_and(|taken| taken.is_some_and(|(_, taken)| taken == tensor));
+        let no_weight = !tensor.is_float() || MASKS.iter().any(|mask| name.ends_with(mask));
+        if used.contains(&**name) || same || no_weight {
+            continue;
+        }
+        let named = (name.clone(), tensor.shape.clone());
+        match beside.contains(&**name) {
+            true if ours => {}
+            true => all.unmatched.beside.push(named),
+            false => all.unmatched.unexpected.push(named),
         }
     }
-    (taken, unmatched)
+    if !ours {
+        all.unmatched.changes = names.changes(&used);
+    }
+    if turned {
+        changes.push("its `Conv1D` weights are transposed".into());
+    }
+    all.unmatched.changes.extend(changes);
+    all
+}
+
+/// A tensor with its dimensions in the other order.
+fn transposed(tensor: &StoredTensor) -> StoredTensor {
+    let mut tensor = tensor.clone();
+    tensor.shape.reverse();
+    tensor.strides.reverse();
+    tensor
 }

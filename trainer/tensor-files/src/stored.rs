@@ -25,6 +25,12 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
+    /// Whether the type is a floating point or complex number.
+    pub fn is_float(&self) -> bool {
+        use Dtype::{BOOL, I8, I16, I32, I64, U8, U16, U32, U64};
+        !matches!(self.dtype, BOOL | I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64)
+    }
+
     /// Reads all values, the last dimension running fastest, from the file that the tensor is in. `to` has an element per value.
     ///
     /// Memory is 64 KiB, whatever the strides.

@@ -2,6 +2,7 @@
 //! without an end, or to a file larger than memory.
 
 use crate::error::wrong;
+use crate::pickle::shown;
 use crate::stored::StoredTensor;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -52,35 +53,70 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensors of a file by name, from its header; their values are not read.
+/// Whether bytes may be the first ones of a safetensors file: the length of a header that is at most as long as its reader accepts,
+/// and the header's first byte. Bytes that end before are taken to be cut off.
+pub fn begins(bytes: &[u8]) -> bool {
+    let plausible = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) <= 100_000_000;
+    bytes.first_chunk().is_none_or(plausible) && bytes.get(8).is_none_or(|first| *first == b'{')
+}
+
+/// The defect of a safetensors file of `length` bytes that begins with `bytes`, which have its header if the file does: where it ends,
+/// if it ends early, else the message of its reader.
+pub fn damage(bytes: &[u8], length: u64, error: &dyn std::fmt::Display) -> String {
+    if !begins(bytes) {
+        return "is no safetensors file".into();
+    }
+    let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
+        return format!("ends at byte {length} within the length of its header");
+    };
+    let Some(text) = usize::try_from(header).ok().and_then(|header| bytes[8..].get(..header)) else {
+        return format!("ends at byte {length} within its header of {header} bytes");
+    };
+    let entries: BTreeMap<String, Entry> = serde_json::from_slice(text).unwrap_or_default();
+    let ends = entries.iter().filter_map(|(name, entry)| Some((entry.data_offsets?, name)));
+    let cut = ends.filter(|((_, end), _)| 8u64.saturating_add(header).saturating_add(*end) > length).min();
+    match cut {
+        Some((_, name)) => format!("ends at byte {length} within the tensor `{}`", shown(name)),
+        None => shown(&error.to_string()),
+    }
+}
+
+/// The tensors of a file by name, from its header; their values are not read. A name of tied weights that the file keeps in its
+/// metadata, as `safetensors.torch.save_model` writes it there, is another name of the tensor that is in the file.
 ///
 /// # Errors
 /// The file cannot be read; or, as `InvalidData`, it is no safetensors file, or is longer or shorter than its header
 /// says.
 pub fn tensors(from: &mut (impl Read + Seek)) -> Result<BTreeMap<String, StoredTensor>> {
     let length = from.seek(SeekFrom::End(0))?;
+    let mut bytes = Vec::new();
     from.rewind()?;
-    let mut first = [0; 8];
-    if length < first.len() as u64 {
-        return Err(wrong(format!("is no safetensors file: it has {length} bytes")));
-    }
-    from.read_exact(&mut first)?;
-    let (header, most) = (u64::from_le_bytes(first), HEADER.min(length - 8));
-    if header > most {
+    from.by_ref().take(8).read_to_end(&mut bytes)?;
+    let header = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let damaged = |bytes: &[u8], error: &dyn std::fmt::Display| wrong(damage(bytes, length, error));
+    if header > HEADER && length > HEADER {
         return Err(wrong(format!(
-            "is no safetensors file: it announces a header of {header} bytes; at most {most} are possible"
+            "is no safetensors file: it announces a header of {header} bytes; at most {HEADER} are possible"
         )));
     }
-    let mut text = vec![0; header as usize];
-    from.read_exact(&mut text)?;
-    let about: Metadata = serde_json::from_slice(&text)
-        .map_err(|error| wrong(format!("is no safetensors file, or a damaged one: {error}")))?;
-    let (has, wants) = (length - 8 - header, about.data_len() as u64);
-    if has != wants {
-        return Err(wrong(format!("has {has} bytes of values, and its header describes {wants}")));
+    from.by_ref().take(header.min(HEADER)).read_to_end(&mut bytes)?;
+    let about: Metadata = serde_json::from_slice(bytes.get(8..).unwrap_or_default())
+        .map_err(|error| damaged(&bytes, &error))?;
+    let whole = (8 + header).saturating_add(about.data_len() as u64);
+    if length < whole {
+        return Err(damaged(&bytes, &"ends early"));
+    }
+    if length > whole {
+        return Err(wrong(format!("has {length} bytes, and its header describes {whole}")));
     }
     let tensors = about.tensors().into_iter();
-    Ok(tensors.map(|(name, info)| (name, stored(info, 8 + header))).collect())
+    let mut tensors: BTreeMap<_, _> = tensors.map(|(name, info)| (name, stored(info, 8 + header))).collect();
+    for (tied, kept) in about.metadata().iter().flatten() {
+        if let Some(kept) = tensors.get(kept).cloned() {
+            tensors.entry(tied.clone()).or_insert(kept);
+        }
+    }
+    Ok(tensors)
 }
 
 /// A tensor in a file whose values begin at byte `start`.

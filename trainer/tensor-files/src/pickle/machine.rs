@@ -2,10 +2,9 @@
 
 mod objects;
 
-use super::globals::{Global, named};
+use super::globals::{Element, Global, named};
 use super::reader::Reader;
-use safetensors::tensor::Dtype;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most values that are held at a time: 30 for each tensor of a state dict.
 const VALUES: usize = 1 << 19;
@@ -23,27 +22,32 @@ pub(super) enum Value<'a> {
     Tuple(u32, u32),
     /// A dict, by number.
     Dict(u32),
+    /// A list, by number. Its items are those that tensors may need: no numbers, and no [`Value::Other`].
+    List(u32),
     /// A storage, by number.
     Storage(u32),
     /// A tensor, by number.
     Tensor(u32),
+    /// A tensor that cannot be weights, and why it cannot.
+    Unread(&'static str),
     /// A value that no tensor needs.
     Other,
 }
 
-/// A storage: its name, the type of its elements, and their number.
+/// A storage: its name, the type of its elements, and their number. A view is the part of the storage with these elements.
 #[derive(Clone, Copy)]
-struct Storage<'a> {
-    name: &'a str,
-    dtype: Dtype,
-    count: u64,
+pub(super) struct Storage<'a> {
+    pub(super) name: &'a str,
+    pub(super) element: Element,
+    pub(super) count: u64,
+    view: (u64, u64),
 }
 
 /// A tensor: its storage by number, the type of its elements, the first element, shape and strides.
 #[derive(Clone, Copy)]
 struct Tensor {
     storage: u32,
-    dtype: Dtype,
+    dtype: safetensors::Dtype,
     offset: u64,
     shape: (u32, u32),
     strides: (u32, u32),
@@ -53,13 +57,18 @@ struct Tensor {
 pub(super) struct Pickle<'a> {
     /// The value that the pickle ends with.
     pub(super) top: Value<'a>,
+    /// The length of the pickle in bytes.
+    pub(super) length: usize,
     /// The items of all tuples.
     items: Vec<Value<'a>>,
-    /// The entries of all dicts: the dict, the key and the value.
+    /// The entries of all dicts: the dict, the key and the value; in the end, by the number of the dict. A list's have no keys.
     entries: Vec<(u32, Value<'a>, Value<'a>)>,
-    storages: Vec<Storage<'a>>,
+    pub(super) storages: Vec<Storage<'a>>,
     tensors: Vec<Tensor>,
-    dicts: u32,
+    containers: u32,
+    /// The dicts with an entry `neg`, and those that are made of the pairs in a list: the dict and the list.
+    negated: BTreeSet<u32>,
+    paired: Vec<(u32, u32)>,
     stack: Vec<Value<'a>>,
     marks: Vec<usize>,
     memo: BTreeMap<u32, Value<'a>>,
@@ -75,11 +84,14 @@ impl<'a> Pickle<'a> {
     pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>, String> {
         let mut pickle = Pickle {
             top: Value::Other,
+            length: 0,
             items: Vec::new(),
             entries: Vec::new(),
             storages: Vec::new(),
             tensors: Vec::new(),
-            dicts: 0,
+            containers: 0,
+            negated: BTreeSet::new(),
+            paired: Vec::new(),
             stack: Vec::new(),
             marks: Vec::new(),
             memo: BTreeMap::new(),
@@ -98,23 +110,55 @@ impl<'a> Pickle<'a> {
             {
                 return Err(format!(
                     "has the opcode 0x{code:02x} at byte {at} of its pickle, which no state dict needs; save \
-                     `model.state_dict()` by PyTorch 1.6 or newer"
+                     `model.state_dict()` with `torch.save`"
                 ));
             }
-            if pickle.held() > VALUES {
-                return Err(format!(
-                    "has more than {VALUES} values in its pickle; no state dict needs so many"
-                ));
-            }
+            pickle.limited()?;
         }
-        pickle.top = pickle.pop()?;
+        (pickle.top, pickle.length) = (pickle.pop()?, reader.at());
+        pickle.entries.sort_by_key(|(of, ..)| *of);
+        pickle.fill_pairs()?;
         Ok(pickle)
     }
 
-    /// How many values are held.
-    fn held(&self) -> usize {
+    /// Fills the dicts that are made of the pairs in lists.
+    fn fill_pairs(&mut self) -> Done {
+        let mut filled = Vec::new();
+        for &(dict, list) in &self.paired {
+            let pairs = self.entries(list).filter_map(|(_, pair)| self.pair(pair));
+            filled.extend(pairs.map(|(key, value)| (dict, key, value)));
+            if filled.len() > VALUES {
+                return Err(too_many());
+            }
+        }
+        self.entries.extend(filled);
+        self.entries.sort_by_key(|(of, ..)| *of);
+        Ok(())
+    }
+
+    /// Refuses more values than are possible.
+    fn limited(&self) -> Done {
         let lasting = self.items.len() + self.entries.len() + self.storages.len() + self.tensors.len();
-        lasting + self.dicts as usize + self.stack.len() + self.marks.len() + self.memo.len()
+        let made = self.containers as usize + self.paired.len() + self.negated.len();
+        match lasting + made + self.stack.len() + self.marks.len() + self.memo.len() > VALUES {
+            true => Err(too_many()),
+            false => Ok(()),
+        }
+    }
+
+    /// The key and the value of a pair, as a tuple or as a list.
+    fn pair(&self, pair: Value<'a>) -> Option<(Value<'a>, Value<'a>)> {
+        match pair {
+            Value::Tuple(start, count) => match *self.of((start, count)) {
+                [key, value] => Some((key, value)),
+                _ => None,
+            },
+            Value::List(list) => {
+                let mut items = self.entries(list).map(|(_, item)| item);
+                Some((items.next()?, items.next()?))
+            }
+            _ => None,
+        }
     }
 
     /// Runs opcodes that push a value contained in the pickle, and those of the protocol and of frames.
@@ -129,14 +173,17 @@ impl<'a> Pickle<'a> {
             b'M' => Value::Int(reader.number(2)? as i64),
             b'J' => Value::Int(i64::from(reader.number(4)? as u32 as i32)),
             0x8a => reader.long()?.map_or(Value::Other, Value::Int),
-            b'X' => Value::Text(reader.text(4)?),
-            0x8c => Value::Text(reader.text(1)?),
-            0x8d => Value::Text(reader.text(8)?),
-            b'C' | b'B' => {
+            // Texts; `U` and `T` are those of Python 2.
+            b'X' | b'T' => reader.text(4)?.map_or(Value::Other, Value::Text),
+            0x8c | b'U' => reader.text(1)?.map_or(Value::Other, Value::Text),
+            0x8d => reader.text(8)?.map_or(Value::Other, Value::Text),
+            b'C' | b'B' | 0x8e | 0x96 => {
                 let size = if code == b'C' { 1 } else { 4 };
-                let length = reader.number(size)?;
+                let length = reader.number(if code >= 0x80 { 8 } else { size })?;
                 reader.take(length).map(|_| Value::Other)?
             }
+            // An empty set.
+            0x8f => Value::Other,
             _ => return Ok(false),
         };
         self.stack.push(value);
@@ -153,10 +200,17 @@ impl<'a> Pickle<'a> {
                 let count = self.since_mark()?;
                 self.tuple(count)?;
             }
-            b'}' => self.dict(),
-            b']' => self.stack.push(Value::Other),
-            b'a' => drop(self.pop()?),
+            b'}' | b']' => {
+                let made = self.new_container(if code == b'}' { Value::Dict } else { Value::List });
+                self.stack.push(made);
+            }
+            b'a' => self.append(1)?,
             b'e' => {
+                let count = self.since_mark()?;
+                self.append(count)?;
+            }
+            // Items of a set.
+            0x90 => {
                 let count = self.since_mark()?;
                 self.stack.truncate(self.stack.len() - count);
             }
@@ -202,15 +256,16 @@ impl<'a> Pickle<'a> {
                 };
                 self.stack.push(Value::Global(named(module, name)?));
             }
-            b'R' => {
+            b'R' | 0x81 => {
                 let (Value::Tuple(start, count), Value::Global(global)) = (self.pop()?, self.pop()?) else {
                     return Err(unfit());
                 };
-                self.call(global, (start, count))?;
+                let made = self.called(global, (start, count))?;
+                self.stack.push(made);
             }
-            // The state of an ordered dict: its attribute `_metadata`.
+            // The state of an ordered dict, its attribute `_metadata`; or that of an old parameter, without its values.
             b'b' => match (self.pop()?, self.stack.last()) {
-                (_, Some(Value::Dict(_))) => {}
+                (_, Some(Value::Dict(_))) | (Value::Tuple(_, 3), Some(Value::Tensor(_))) => {}
                 _ => return Err(unfit()),
             },
             b'Q' => self.storage()?,
@@ -248,9 +303,22 @@ impl<'a> Pickle<'a> {
         self.stack.len().checked_sub(count).filter(|first| *first >= floor).ok_or_else(unfit)
     }
 
-    fn dict(&mut self) {
-        self.stack.push(Value::Dict(self.dicts));
-        self.dicts += 1;
+    /// Makes a dict or a list.
+    fn new_container(&mut self, kind: fn(u32) -> Value<'a>) -> Value<'a> {
+        self.containers += 1;
+        kind(self.containers - 1)
+    }
+
+    /// Puts the last `count` values into the list below them.
+    fn append(&mut self, count: usize) -> Done {
+        let first = self.above(count)?;
+        let Some(Value::List(list)) = first.checked_sub(1).map(|below| self.stack[below]) else {
+            return Err(unfit());
+        };
+        let items = self.stack.drain(first..);
+        let items = items.filter(|item| !matches!(item, Value::Int(_) | Value::Other | Value::Global(_)));
+        self.entries.extend(items.map(|item| (list, Value::Other, item)));
+        Ok(())
     }
 
     /// Puts the last `count` values, keys and values in turn, into the dict below them.
@@ -261,19 +329,28 @@ impl<'a> Pickle<'a> {
         };
         let (pairs, []) = self.stack[first..].as_chunks::<2>() else { return Err(unfit()) };
         self.entries.extend(pairs.iter().map(|[key, value]| (dict, *key, *value)));
+        if pairs.iter().any(|[key, _]| *key == Value::Text("neg")) {
+            self.negated.insert(dict);
+        }
         self.stack.truncate(first);
         Ok(())
     }
 
     /// The items of a tuple.
-    fn of(&self, (start, count): (u32, u32)) -> &[Value<'a>] {
+    pub(super) fn of(&self, (start, count): (u32, u32)) -> &[Value<'a>] {
         &self.items[start as usize..][..count as usize]
     }
 
-    /// The entries of a dict in their order.
-    pub(super) fn entries(&self, dict: u32) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
-        self.entries.iter().filter(move |(of, ..)| *of == dict).map(|&(_, key, value)| (key, value))
+    /// The entries of a dict or list in their order, once the pickle was read.
+    pub(super) fn entries(&self, container: u32) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
+        let first = self.entries.partition_point(|(of, ..)| *of < container);
+        let own = self.entries[first..].iter().take_while(move |(of, ..)| *of == container);
+        own.map(|&(_, key, value)| (key, value))
     }
+}
+
+fn too_many() -> String {
+    format!("has more than {VALUES} values in its pickle; no state dict needs so many")
 }
 
 /// The error for a pickle whose values do not fit together.

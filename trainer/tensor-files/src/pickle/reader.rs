@@ -53,12 +53,10 @@ impl<'a> Reader<'a> {
         Ok(Some(i64::from_le_bytes(whole)))
     }
 
-    /// The next text, after its length in `size` bytes.
-    pub(super) fn text(&mut self, size: u64) -> Result<&'a str, String> {
-        let (at, length) = (self.at(), self.number(size)?);
-        let bytes = self.take(length)?;
-        std::str::from_utf8(bytes)
-            .map_err(|_| format!("has a text at byte {at} of its pickle that is not UTF-8"))
+    /// The next text, after its length in `size` bytes; `None` if it is not UTF-8, as a path need not be.
+    pub(super) fn text(&mut self, size: u64) -> Result<Option<&'a str>, String> {
+        let length = self.number(size)?;
+        Ok(std::str::from_utf8(self.take(length)?).ok())
     }
 
     /// The next line, without its end.

@@ -36,8 +36,21 @@ fn one(name: &str, value: &[u8]) -> Vec<u8> {
     [b"\x80\x02}", &text(name)[..], value, b"s."].concat()
 }
 
+/// The tensors of a pickle with one dict of them.
+fn state_dict(pickle: &[u8]) -> Result<BTreeMap<&str, PickledTensor<'_>>, String> {
+    let mut all = dicts(pickle)?;
+    let tensors = all.remove(0).tensors.into_iter();
+    assert!(all.is_empty());
+    Ok(tensors.map(|(name, tensor)| (name, tensor.unwrap())).collect())
+}
+
 fn refused(pickle: &[u8]) -> String {
-    state_dict(pickle).unwrap_err()
+    dicts(pickle).err().unwrap()
+}
+
+/// The paths of the dicts of a pickle.
+fn paths(pickle: &[u8]) -> Vec<String> {
+    dicts(pickle).unwrap().into_iter().map(|dict| dict.path).collect()
 }
 
 #[test]
@@ -47,7 +60,7 @@ fn a_tensor_is_described_by_storage_offset_shape_and_strides() {
         storage: "0",
         bytes: 48,
         dtype: Dtype::F32,
-        offset: 1,
+        offset: 4,
         shape: vec![3, 1, 2],
         strides: vec![1, 0, 4],
     };
@@ -113,28 +126,23 @@ fn names_that_are_no_part_of_weights_are_refused_and_nothing_is_executed() {
 fn what_is_no_state_dict_is_refused_with_what_would_be_right() {
     assert_eq!(refused(b"\x80\x02K\x01."), "holds no dict of tensors; save `model.state_dict()`");
     assert_eq!(refused(b"\x80\x02}."), "holds no tensors; save `model.state_dict()`");
-    assert_eq!(
-        refused(&one("epoch", b"K\x03")),
-        "holds `epoch`, which is no tensor; save `model.state_dict()` alone, or as the entry `state_dict`"
-    );
+    assert_eq!(refused(&one("epoch", b"K\x03")), "holds `epoch` and no tensors; save `model.state_dict()`");
     // A dict that holds itself.
     let own = [b"\x80\x02}q\0", &text("state_dict")[..], b"h\0s."].concat();
-    assert_eq!(
-        refused(&own),
-        "holds `state_dict`, which is no tensor; save `model.state_dict()` alone, or as the entry `state_dict`"
-    );
+    assert_eq!(refused(&own), "holds `state_dict` and no tensors; save `model.state_dict()`");
     let twice =
         [&b"\x80\x02}("[..], &text("a"), &tensor(0, &[1], &[1]), &text("a"), &tensor(0, &[1], &[1]), b"u."];
     assert_eq!(refused(&twice.concat()), "has `a` twice");
     assert_eq!(refused(b"\x80\x07."), "has a pickle of protocol 7; protocols 2 to 5 are read");
     assert_eq!(
-        refused(b"\x80\x02\x81."),
-        "has the opcode 0x81 at byte 2 of its pickle, which no state dict needs; save `model.state_dict()` by \
-         PyTorch 1.6 or newer"
+        refused(b"\x80\x02i."),
+        "has the opcode 0x69 at byte 2 of its pickle, which no state dict needs; save `model.state_dict()` with \
+         `torch.save`"
     );
     assert_eq!(refused(b"\x80\x02h\x05."), "uses value 5 of its pickle before it is there");
     assert_eq!(refused(b"\x80\x02X\xff\xff\xff\xff."), "ends early: at byte 8 of its pickle");
-    assert_eq!(refused(b"\x80\x02X\x01\0\0\0\xff."), "has a text at byte 3 of its pickle that is not UTF-8");
+    let long = one(&"a".repeat(1025), &tensor(0, &[1], &[1]));
+    assert_eq!(refused(&long), "has a tensor with a name of 1025 bytes; 1024 are read at most");
     for unfit in [
         &b"\x80\x02R."[..],
         b"\x80\x02t.",
@@ -142,9 +150,107 @@ fn what_is_no_state_dict_is_refused_with_what_would_be_right() {
         b"\x80\x02}K\x01u.",
         b"\x80\x02).)",
         b"\x80\x02b.",
+        b"\x80\x02\x81.",
+        b"\x80\x02a.",
+        b"\x80\x02(e.",
     ] {
         let _ = refused(unfit);
     }
+}
+
+#[test]
+fn what_pytorch_reads_beside_tensors_is_read_and_what_it_refuses_is_refused_by_name() {
+    let call = |name: &str, arguments: &[u8]| [b"c", name.as_bytes(), b"\n", arguments, b"R"].concat();
+    let beside = |value: &[u8]| {
+        let (weights, name) = (tensor(0, &[1], &[1]), text("beside"));
+        [b"\x80\x02}(", &text("a")[..], &weights, &name, value, b"u."].concat()
+    };
+    let two = [text("abc"), text("latin1"), b"\x86".to_vec()].concat();
+    for value in [
+        call("torch\ndevice", &[&text("cpu")[..], b"\x85"].concat()),
+        call("torch\nSize", b"K\x01K\x02\x86\x85"),
+        call("_codecs\nencode", &two),
+        call("__builtin__\nbytearray", b")"),
+        call("__builtin__\nset", b"](K\x01e\x85"),
+        call("builtins\ncomplex", &[&b"G"[..], &[0; 8], b"K\x02\x86"].concat()),
+        call("collections\nCounter", b"}(K\x01K\x02u\x85"),
+        call("torch.serialization\n_get_layout", &[&text("torch.strided")[..], b"\x85"].concat()),
+        b"ctorch\nFloatTensor\n".to_vec(),
+        b"ctorch\nint3\n".to_vec(),
+        b"ctorch\nper_tensor_affine\n".to_vec(),
+        b"X\x01\0\0\0\xff".to_vec(),
+        b"\x8f(K\x01\x90".to_vec(),
+        b"}(K\x01N\x88K\x02u".to_vec(),
+        b"B\x01\0\0\0a".to_vec(),
+        b"\x96\x01\0\0\0\0\0\0\0a".to_vec(),
+        b"N".to_vec(),
+    ] {
+        assert_eq!(paths(&beside(&value)), [""], "{}", String::from_utf8_lossy(&value));
+    }
+    for name in ["__builtin__\nfrozenset", "collections\ndefaultdict", "__builtin__\neval", "builtins\nbytes"]
+    {
+        let error = refused(&beside(&call(name, b")")));
+        assert!(error.starts_with(&format!("names {}, which", name.replace('\n', "."))), "{error}");
+    }
+}
+
+#[test]
+fn dicts_of_tensors_are_found_in_dicts_and_lists_once_each() {
+    let own = [b"}", &text("a")[..], &tensor(0, &[1], &[1]), b"s"].concat();
+    let held =
+        [b"\x80\x02}(", &text("net")[..], &own, b"q\x01", &text("ema"), b"h\x01", &text("epoch"), b"K\x03u."];
+    assert_eq!(paths(&held.concat()), ["net"]);
+    let list = [b"\x80\x02}", &text("models")[..], b"](", &own, &own, b"es."].concat();
+    assert_eq!(paths(&list), ["models.0", "models.1"]);
+    assert_eq!(paths(&[b"\x80\x02", &own[..], b"K\x03\x86."].concat()), ["0"]);
+    let deep = |depth: usize| {
+        let open = [b"}", &text("x")[..]].concat().repeat(depth);
+        [b"\x80\x02", &open[..], &own, &b"s".repeat(depth), b"."].concat()
+    };
+    assert_eq!(paths(&deep(5)), ["x.x.x.x.x"]);
+    assert_eq!(refused(&deep(9)), "holds `x` and no tensors; save `model.state_dict()`");
+    // Python 2 writes an ordered dict as a list of pairs, and texts as bytes.
+    let pair = [&b"](U\x01a"[..], &tensor(0, &[1], &[1]), b"e"].concat();
+    let old = [b"\x80\x02ccollections\nOrderedDict\n](", &pair[..], b"](U\x05epochK\x03ee\x85R."].concat();
+    assert_eq!(state_dict(&old).unwrap().keys().collect::<Vec<_>>(), [&"a"]);
+    // The same list of pairs in many dicts is many values.
+    let pairs =
+        [b"\x80\x02](", &b"K\x01K\x01\x86".repeat(1000)[..], b"eq\0](", b"ccollections\nOrderedDict\nq\x01"]
+            .concat();
+    let many = [&pairs[..], &b"h\x01h\0\x85R".repeat(2000), b"e."].concat();
+    assert!(refused(&many).starts_with("has more than 524288 values"));
+}
+
+#[test]
+fn tensors_that_cannot_be_weights_are_named_with_what_would_be_right() {
+    let kind = |value: &[u8]| {
+        let all = one("a", value);
+        dicts(&all).unwrap().remove(0).tensors["a"].clone().unwrap_err()
+    };
+    let made = |name: &str| [b"ctorch._utils\n", name.as_bytes(), b"\n(NNtR"].concat();
+    assert!(kind(&made("_rebuild_sparse_tensor")).starts_with("is sparse"));
+    assert!(kind(&made("_rebuild_qtensor")).starts_with("is quantised"));
+    assert!(kind(&made("_rebuild_meta_tensor_no_storage")).starts_with("has no values"));
+    // The last argument says that the values are negated.
+    let plain = tensor(0, &[1], &[1]);
+    let negated = [&plain[..plain.len() - 2], b"}", &text("neg"), b"\x88stR"].concat();
+    assert!(kind(&negated).starts_with("is a negated view"));
+    let storage = b"FloatStorage".as_slice();
+    let at = plain.windows(storage.len()).position(|part| part == storage).unwrap();
+    let complex = [&plain[..at], b"ComplexDoubleStorage", &plain[at + storage.len()..]].concat();
+    assert!(kind(&complex).starts_with("has a type that safetensors does not have"));
+    // Parameters and tensors with attributes are their tensors.
+    let parameter = [b"ctorch.nn.parameter\nParameter\n", &plain[..], b"\x85R\x88\x89N\x87b"].concat();
+    assert_eq!(state_dict(&one("a", &parameter)).unwrap(), state_dict(&one("a", &plain)).unwrap());
+    let start = b"ctorch._utils\n_rebuild_tensor_v2\n".len();
+    let typed = [
+        b"ctorch._tensor\n_rebuild_from_type_v2\n(",
+        &plain[..start],
+        b"ctorch\nTensor\n",
+        &plain[start..plain.len() - 1],
+        b"}tR",
+    ];
+    assert_eq!(state_dict(&one("a", &typed.concat())).unwrap(), state_dict(&one("a", &plain)).unwrap());
 }
 
 #[test]
@@ -159,7 +265,7 @@ fn a_pickle_that_was_cut_or_damaged_is_refused_or_read_but_never_panics() {
         for value in 0..=255 {
             let mut bytes = good.clone();
             bytes[at] = value;
-            let _ = state_dict(&bytes);
+            let _ = dicts(&bytes);
         }
     }
 }
