@@ -3,7 +3,7 @@
 
 use allfold_trainer::models::{self, Gpt, gpt, mlp};
 use allfold_trainer::weights::{UnmatchedTensors, load, load_matching};
-use allfold_trainer::{Config, Model, SampleForm};
+use allfold_trainer::{Config, Error, Model, SampleForm};
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::{Path, PathBuf};
 
@@ -297,5 +297,34 @@ fn other_files_are_named_as_what_they_are() {
         std::fs::write(&path, bytes).unwrap();
         let error = load(&path, &mut small()).unwrap_err().to_string();
         assert!(error.contains(&format!(": {what}")), "{error}");
+    }
+}
+
+#[test]
+fn a_file_larger_than_memory_is_refused_by_its_header_and_a_pipe_before_it_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    // A tensor of a terabyte, which takes no space on the disk.
+    let header = format!(
+        r#"{{"fc1.weight":{{"dtype":"F32","shape":[{0}],"data_offsets":[0,{1}]}}}}"#,
+        1u64 << 38,
+        1u64 << 40
+    );
+    std::fs::write(&path, [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(8 + header.len() as u64 + (1 << 40)).unwrap();
+    let error = load(&path, &mut small()).unwrap_err().to_string();
+    assert!(
+        error.contains("`fc1.weight` has the shape [274877906944] where the model wants [3, 4]"),
+        "{error}"
+    );
+
+    let pipe = folder.path().join("pipe.pt");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = load(&pipe, &mut small()).unwrap_err().to_string();
+    assert!(error.ends_with("is no regular file; weights are read from files alone"), "{error}");
+    for name in ["a\0b".to_string(), "a".repeat(5000)] {
+        let error = load(Path::new(&name), &mut small()).unwrap_err();
+        assert!(matches!(error, Error::Checkpoint(_)) && error.to_string().len() < 600, "{error}");
     }
 }
