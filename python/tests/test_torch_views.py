@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 pytest.importorskip("torch", reason="SKIP: PyTorch is not installed")
 
 import torch
+import message_programs
 import torch.distributed as dist
 import view_calls
 from torch_ranks import join, launch, results
@@ -81,3 +82,8 @@ def check_shared_places(rank: int, size: int, store: str) -> list[str]:
 
 def test_a_result_for_a_tensor_whose_elements_share_memory_is_refused_before_anything_is_sent():
     assert results(launch(2, check_shared_places)) == [[], []]
+
+
+def test_random_programs_of_sends_and_receives_of_views_end_as_on_gloo_with_copies():
+    for path, (_, other) in message_programs.compared(0, 20).items():
+        assert not other, f"{path}: programs {other}"
