@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from ._allfold import NativeCommunicator, NativeWork, PostedReceive, prepare_algorithm
@@ -51,8 +52,15 @@ class Communicator:
     ``ValueError`` where its own arguments are wrong, in which case nothing was sent.
     """
 
+    # The process that has joined the launcher's world; a forked one has not.
+    _joined: int | None = None
+
     def __init__(self, _native: NativeCommunicator | None = None) -> None:
+        if _native is None and Communicator._joined == os.getpid():
+            raise ValueError("this process has joined the launcher's world already, and joins once: use that Communicator")
         self._native = _native or NativeCommunicator.from_env()
+        if _native is None and self._native.size > 1:
+            Communicator._joined = os.getpid()
         # Taken now: a later call of `messages` would wait for operations that are under way.
         self._messages = self._native.messages()
 

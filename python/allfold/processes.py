@@ -35,8 +35,8 @@ def run(ranks: int, function: Callable[..., Result], *arguments: Any) -> list[Re
     from multiprocessing.reduction import ForkingPickler
     from pathlib import Path
 
-    if ranks < 1:
-        raise ValueError(f"{ranks} ranks cannot run anything; give 1 or more")
+    if not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"{ranks!r} ranks cannot run anything; give 1 or more, as a whole number")
     with tempfile.TemporaryDirectory(prefix="allfold-run-") as name:
         folder = Path(name)
         main = spawn.get_preparation_data("rank")

@@ -401,3 +401,15 @@ def test_without_a_launcher_the_environment_is_explained(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ValueError, match="launch"):
         allfold.Communicator()
+
+
+def joins_twice():
+    with allfold.Communicator() as comm:
+        with pytest.raises(ValueError, match="has joined the launcher's world already"):
+            allfold.Communicator()
+        comm.barrier()
+        return "done"
+
+
+def test_a_process_that_joins_again_is_told_at_once():
+    assert allfold.run(2, joins_twice) == ["done"] * 2

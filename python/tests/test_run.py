@@ -112,6 +112,8 @@ def test_a_result_that_cannot_be_pickled_is_a_failure():
 
 
 def test_no_ranks_are_refused():
+    with pytest.raises(ValueError, match="'2' ranks cannot run anything; give 1 or more, as a whole number"):
+        allfold.run("2", os.getpid)
     with pytest.raises(ValueError, match="0 ranks cannot run anything; give 1 or more"):
         allfold.run(0, place)
 

@@ -464,3 +464,17 @@ def test_triage_names_the_rank_that_never_entered(tmp_path):
     done = subprocess.run([sys.executable, "-m", "allfold", "triage", str(tmp_path)], capture_output=True, text=True, timeout=60)
     said = done.stdout + done.stderr
     assert "all_reduce" in said and "rank 1" in said, said
+
+
+def sizes_on_one_rank(rank: int, size: int, store: str) -> None:
+    join(rank, size, store)
+    splits = [2, 2] if rank == 0 else None
+    dist.all_to_all_single(torch.empty(4), torch.ones(4), splits, splits)
+
+
+def test_split_sizes_on_one_rank_only_are_told_as_such():
+    for outcome in launch(2, sizes_on_one_rank, limit=30):
+        assert outcome.kind == "MismatchError", outcome
+        line = next(line for line in outcome.error.splitlines() if line.startswith("  rank 0 called it at"))
+        assert line.endswith("(all_to_all by sizes, which the ranks exchange first: all ranks give split sizes or lists, or none does)"), line
+        assert next(line for line in outcome.error.splitlines() if line.startswith("  rank 1 called it at")).endswith(" in sizes_on_one_rank")

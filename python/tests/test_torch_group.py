@@ -289,7 +289,11 @@ def raised(call, kind: type[BaseException]) -> str:
 
 
 def check_bad_input(rank: int, size: int, store: str) -> list[str]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     group = join(rank, size, store)
+    mesh = init_device_mesh("cpu", (size,))
     texts = [
         raised(lambda: dist.all_reduce(torch.ones(2, device="meta")), ValueError),
         raised(lambda: dist.broadcast(torch.ones(2, device="meta"), 0), ValueError),
@@ -302,6 +306,9 @@ def check_bad_input(rank: int, size: int, store: str) -> list[str]:
         raised(lambda: dist.all_to_all_single(torch.ones(size + 1), torch.ones(size + 1)), ValueError),
         raised(lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4), [4] * size, [4] * size), ValueError),
         raised(lambda: dist.send(torch.ones(1), rank), ValueError),
+        raised(lambda: dist.all_to_all_single(torch.tensor(1.0), torch.tensor(1.0)), ValueError),
+        raised(lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2), [1.0, 1.0], [1, 1]), ValueError),
+        raised(lambda: dist.all_reduce(distribute_tensor(torch.ones(4), mesh, [Shard(0)])), ValueError),
         raised(lambda: dist.init_process_group("allfold", init_method=f"file://{store}", rank=rank, world_size=size), ValueError),
     ]
     # Nothing was sent, and the group is as before.
@@ -316,6 +323,7 @@ def test_bad_input_is_refused_by_a_line_and_the_group_stays_usable():
         for text in texts:
             assert text and "\n" not in text, text
         assert "on meta" in texts[0] and "float8_e4m3fn by sum" in texts[2] and "band is for integers" in texts[3], texts[:4]
+        assert "at least one dimension" in texts[11] and "whole numbers" in texts[12] and ".to_local()" in texts[13], texts[11:]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="SKIP: no CUDA device: a tensor of the meta device stands for its refusal")

@@ -138,6 +138,8 @@ class Copies:
         opts = options(opts, timeout)
         if output.dtype != source.dtype:
             raise ValueError(f"all_to_all takes an input and an output of one type, not {source.dtype} and {output.dtype}")
+        if not output.dim() or not source.dim():
+            raise ValueError("all_to_all takes an input and an output of at least one dimension, and one of these has none")
         if output_splits or input_splits:
             sent, received = self._split(source, input_splits, "input"), self._split(output, output_splits, "output")
             return self._exchange(received, sent, [output], opts)
@@ -153,8 +155,9 @@ class Copies:
     def _split(self: AllfoldGroup, tensor: torch.Tensor, sizes: list[int] | None, what: str) -> Tensors:
         rows = tensor.shape[0]
         sizes = sizes or [rows // self._size] * self._size
-        if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
-            raise ValueError(f"the {what} split sizes {sizes} are not {self._size} numbers whose sum is {rows}")
+        whole = all(isinstance(size, int) and size >= 0 for size in sizes)
+        if len(sizes) != self._size or not whole or sum(sizes) != rows:
+            raise ValueError(f"the {what} split sizes {sizes} are not {self._size} whole numbers from 0 whose sum is {rows}")
         return list(tensor.split(sizes))
 
     def alltoall(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None, timeout: Any = None) -> Work:

@@ -58,9 +58,11 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         raise ValueError(f"the backend allfold carries dense tensors here, and this one is {tensor.layout}: call .to_dense() first")
     if tensor.numel() and not tensor.data_ptr():
-        raise ValueError(
-            f"this tensor of {tensor.numel()} elements has no memory: it was freed, as FSDP frees parameters that are not in use"
-        )
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            why = "it was freed, as FSDP frees parameters that are not in use"
+        else:
+            why = f"{type(tensor).__name__} is a type of tensor that holds other tensors or none; of a DTensor pass .to_local()"
+        raise ValueError(f"this tensor of {tensor.numel()} elements has no memory of its own: {why}")
     return tensor
 
 

@@ -176,9 +176,9 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         timeout = opts.timeout
         return self.timeout if timeout is None or timeout <= _UNSET else timeout.total_seconds()
 
-    def _mark(self, opts: Any) -> tuple[int, float] | tuple[()]:
-        """The number of this call, under which its Python line is kept, and its time-out; nothing on virtual time."""
-        number = self._places.note()
+    def _mark(self, opts: Any, how: str = "") -> tuple[int, float] | tuple[()]:
+        """The number of this call, under which its Python line is kept with ``how``, and its time-out; nothing on virtual time."""
+        number = self._places.note(how)
         return (number, self._limit(opts)) if self._marks else ()
 
     def _root(self, root: int) -> int:

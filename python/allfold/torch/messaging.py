@@ -18,6 +18,7 @@ from .work import Done, Plan, Receiving
 if TYPE_CHECKING:
     from .group import AllfoldGroup
 
+_BY_SIZES = " (all_to_all by sizes, which the ranks exchange first: all ranks give split sizes or lists, or none does)"
 # Tags above a user's 32 bits.
 _UNEVEN = 1 << 40
 _ARRIVED = 1 << 41
@@ -94,7 +95,7 @@ class Messaging:
             )
         sources = [dense(source) for source in sources]
         [writable(output) for output in outputs]
-        mark = self._mark(opts)
+        mark = self._mark(opts, _BY_SIZES)
 
         def begin() -> Work:
             # The collective may have failed before the messages begin.

@@ -144,6 +144,8 @@ def simulate(
         RuntimeError: a simulation is under way in this process.
         Exception: what the first rank that failed raised, with the rank in a note.
     """
+    if ranks < 1:
+        raise ValueError(f"a machine of {ranks} ranks cannot run anything: give 1 or more")
     plain = f"{device}_f32"
     try:
         slower = device_peak(device) / device_peak(plain)

@@ -28,15 +28,15 @@ class Places:
         self._called = getattr(native, "called", None) or (lambda operation: operation)
         self._count = count()
         self._calls = 0
-        self._last: list[tuple[int, CodeType | None, int]] = [(-1, None, 0)] * _KEPT
+        self._last: list[tuple[int, CodeType | None, int, str]] = [(-1, None, 0, "")] * _KEPT
 
     @property
     def calls(self) -> int:
         """The number of calls so far."""
         return self._calls
 
-    def note(self) -> int:
-        """Records the line, outside PyTorch and Allfold, that makes a call; returns the call's number."""
+    def note(self, how: str = "") -> int:
+        """Records the line, outside PyTorch and Allfold, that makes a call, and what else errors say of it; returns its number."""
         frame = sys._getframe(2)
         while frame is not None:
             name = frame.f_globals.get("__name__", "")
@@ -49,20 +49,20 @@ class Places:
         number = next(self._count)
         self._calls = number + 1
         # The line number is looked up only when it is requested, since that takes longer than the rest of this function.
-        self._last[number % _KEPT] = (number, None, 0) if frame is None else (number, frame.f_code, frame.f_lasti)
+        self._last[number % _KEPT] = (number, None, 0, how) if frame is None else (number, frame.f_code, frame.f_lasti, how)
         return number
 
     def _line(self, operation: int) -> str:
         number = self._called(operation)
         if number is None:
             return "an earlier line"
-        known, code, at = self._last[number % _KEPT]
+        known, code, at, how = self._last[number % _KEPT]
         if known != number:
             return "an earlier line"
         if code is None:
-            return "autograd, in the backward pass"
+            return f"autograd, in the backward pass{how}"
         line = next((line for begin, end, line in code.co_lines() if begin <= at < end), code.co_firstlineno)
-        return f"{code.co_filename}:{line} in {code.co_name}"
+        return f"{code.co_filename}:{line} in {code.co_name}{how}"
 
     @contextmanager
     def explained(self) -> Iterator[None]:
