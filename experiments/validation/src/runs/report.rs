@@ -7,7 +7,7 @@
 //! ```
 
 use super::flaw::Flaw;
-use super::run::{ListedRank, Run, RunRow, collective};
+use super::run::{ListedRank, Run, RunRow, collective, named_in};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
@@ -70,7 +70,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
     if file.version != VERSION {
         return Err(Flaw::whole(format!("expected version {VERSION} of the JSON; it is {}", file.version)));
     }
-    let named = file.args.iter().find_map(|word| collective(word)).or_else(|| super::table::named_in(name));
+    let named = file.args.iter().find_map(|word| collective(word)).or_else(|| named_in(name));
     let Some(collective) = named else {
         return Err(Flaw::whole(
             "which collective was it? expected `all_reduce_perf` or the like in `args`; or name the file after it",

@@ -87,6 +87,14 @@ pub struct RunRow {
     pub busbw_gbps: f64,
 }
 
+/// The collective in a file's name, the longest where there are several: `all_reduce` in `a100_all_reduce_2n`.
+pub(super) fn named_in(name: &str) -> Option<Collective> {
+    let spelled = Collective::ALL.into_iter().map(|collective| (collective.name(), collective));
+    let others = Collective::ALL.into_iter().map(|collective| (collective.meaning().nccl_tests, collective));
+    let found = spelled.chain(others).filter(|(word, _)| name.contains(word));
+    found.max_by_key(|(word, _)| word.len()).map(|(_, collective)| collective)
+}
+
 /// The collective that a program or a file is named after: `all_reduce_perf`, `alltoall`, ...
 pub(super) fn collective(word: &str) -> Option<Collective> {
     let word = word.rsplit('/').next().unwrap_or(word);

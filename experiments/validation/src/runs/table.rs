@@ -12,7 +12,7 @@
 
 use super::flaw::Flaw;
 use super::report::version;
-use super::run::{Run, RunRow, collective};
+use super::run::{Run, RunRow, collective, named_in};
 use allfold_schedules::Collective;
 use std::collections::BTreeMap;
 
@@ -62,14 +62,6 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
         ));
     }
     Ok(runs)
-}
-
-/// The collective in a file's name, the longest where there are several: `all_reduce` in `a100_all_reduce_2n`.
-pub(super) fn named_in(name: &str) -> Option<Collective> {
-    let spelled = Collective::ALL.into_iter().map(|collective| (collective.name(), collective));
-    let others = Collective::ALL.into_iter().map(|collective| (collective.meaning().nccl_tests, collective));
-    let found = spelled.chain(others).filter(|(word, _)| name.contains(word));
-    found.max_by_key(|(word, _)| word.len()).map(|(_, collective)| collective)
 }
 
 /// A word of a line, and its column.
