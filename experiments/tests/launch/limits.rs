@@ -49,7 +49,7 @@ fn where_no_thread_can_start_one_line_says_so() {
         "bench all_reduce --backend threads --ranks 64 -b 8 -e 8 -n 1",
     ];
     for words in words {
-        let script = format!("ulimit -u 6; exec \"$0\" {words}");
+        let script = format!("ulimit -u 1; exec \"$0\" {words}");
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid", "54321", "--clear-groups", "bash", "-c", &script, ALLFOLD])

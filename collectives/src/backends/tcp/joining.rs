@@ -8,10 +8,13 @@ use allfold_net::accept_queue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Descriptors that every rank's process has beside its connections: three standard streams, three of the runtime, the listener and the
+/// waker.
+const OWN: u64 = 8;
+
 /// Refuses a rank whose process may not open a descriptor for each of the `others`: it would wait until its time to connect is over.
 pub(super) fn fits(others: usize) -> Result<()> {
-    let open = std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count());
-    let (need, limit) = (open as u64 + others as u64, accept_queue::descriptors());
+    let (need, limit) = (OWN + others as u64, accept_queue::descriptors());
     match need <= limit {
         true => Ok(()),
         false => Err(Error::System(format!(
