@@ -137,3 +137,11 @@ def test_a_script_runs_its_own_function(tmp_path):
     )
     done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "[0, 10]\n"), done.stderr
+
+
+def test_ranks_share_the_cores_unless_the_user_has_set_their_threads(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    share = max(len(os.sched_getaffinity(0)) // 2, 1)
+    assert all(1 <= int(threads) <= share for threads in allfold.run(2, os.getenv, "OMP_NUM_THREADS"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert allfold.run(2, os.getenv, "OMP_NUM_THREADS") == ["3", "3"]
