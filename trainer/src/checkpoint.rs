@@ -34,7 +34,7 @@ use crate::{Config, Error, Model, ParamSpec, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::{expected, fnv1a};
 use allfold_tensor_files::tensor_file;
-use compatible::{PerRank, same_ranks, same_run};
+use compatible::{PerRank, same_model, same_ranks, same_run};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -331,6 +331,8 @@ pub fn restore<F: Float>(
 ) -> Result<(TrainingProgress, History)> {
     let Restored { config, ranks, model, optimiser, own } = into;
     let bad = |what: String| wrong(path, &what);
+    // Before the whole file is verified.
+    described(bytes).and_then(|(progress, _)| same_model(&progress, config)).map_err(bad)?;
     let (all, progress) = verified(bytes).map_err(bad)?;
     let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
     fits(&progress, (config, ranks), model, own).map_err(bad)?;

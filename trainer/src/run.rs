@@ -25,6 +25,7 @@ use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::strategies;
 use crate::timing::StepBreakdown;
+use crate::unknown::counted;
 use crate::{
     Batch, Config, Dataset, Error, GradScaler, Model, Optimiser, Result, Sampler, data, models, optim,
     weights,
@@ -117,10 +118,10 @@ impl<'a, F: Float> Run<'a, F> {
         let network = models::build(config, train.form())?;
         if network.rows() != train.rows() && !train.is_empty() {
             return Err(Error::Data(format!(
-                "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs one for each position, the others one for each sample",
+                "`{}` gives {} of logits per sample and the data has {}; a gpt needs one for each position, the others one for each sample",
                 config.model.name,
-                network.rows(),
-                train.rows()
+                counted(network.rows(), "row"),
+                counted(train.rows(), "label")
             )));
         }
         let device = device::replica(config, train.form(), comm, machine)?;

@@ -79,8 +79,14 @@ impl Sampler {
         if config.data.drop_last_batch { samples / batch } else { samples.div_ceil(batch) }
     }
 
-    /// Steps of a whole run.
+    /// Steps until a run stops.
     pub fn run_steps(&self, config: &Config) -> u64 {
+        let all = self.scheduled_steps(config);
+        if config.training.stop_after == 0 { all } else { all.min(config.training.stop_after) }
+    }
+
+    /// Steps of a whole run, over which its learning rates are spread.
+    pub fn scheduled_steps(&self, config: &Config) -> u64 {
         let limit = if config.training.max_steps == 0 { u64::MAX } else { config.training.max_steps };
         self.steps(config).saturating_mul(config.training.epochs).min(limit)
     }

@@ -20,3 +20,8 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
     }
     Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names.collect::<Vec<_>>())))
 }
+
+/// A count with its noun, in the plural unless the count is 1.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}

@@ -314,6 +314,80 @@ fn a_server_with_stale_workers_stops_with_them() {
     );
 }
 
+/// A run that `training.stop_after` cuts short has the rates of the whole run, which continues with them.
+#[test]
+fn a_run_that_stops_after_some_steps_keeps_its_schedule() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = config(2).with(|c| {
+        c.training.epochs = 3;
+        c.lr_schedule.name = LrScheduleName::Cosine;
+    });
+    let want = run(&World::threads(2), &base);
+    let kept = within(
+        folder.path(),
+        base.with(|c| {
+            c.checkpoint.every = 100;
+            c.checkpoint.resume = true;
+        }),
+    );
+    for stop in [7, 19] {
+        let cut = run(&World::threads(2), &kept.clone().with(|c| c.training.stop_after = stop));
+        assert_eq!(cut.losses, want.losses[..stop as usize]);
+    }
+    let got = run(&World::threads(2), &kept);
+    assert_eq!((bits(&got), got.epochs), (bits(&want), want.epochs));
+}
+
+/// Each refusal names what lets the run go on, and with it the run goes on.
+#[test]
+fn a_run_goes_on_with_another_rate_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = within(
+        folder.path(),
+        config(1).with(|c| {
+            c.training.epochs = 2;
+            c.lr_schedule.name = LrScheduleName::Cosine;
+            c.checkpoint.every = 100;
+            c.checkpoint.resume = true;
+            c.training.stop_after = 4;
+        }),
+    );
+    run(&World::threads(1), &kept);
+    let changed = |set: &[(&str, &str)]| {
+        let config = set.iter().fold(kept.clone(), |mut config, (key, value)| {
+            config.set(key, value).unwrap();
+            config
+        });
+        World::threads(1).run(|comm| train(&config, &comm, &mut ())).map_err(|error| error.to_string())
+    };
+    for (key, value) in [
+        ("optimiser.lr", "0.01"),
+        ("optimiser.weight_decay", "0.1"),
+        ("optimiser.clip_norm", "1.0"),
+        ("model.frozen", "[\"fc1\"]"),
+        ("training.epochs", "3"),
+        ("lr_schedule.name", "\"constant\""),
+    ] {
+        let refused = changed(&[(key, value)]).unwrap_err();
+        let remedy = format!("checkpoint.may_differ=[\"{key}\"]");
+        assert!(refused.contains("this run has `") && refused.contains(&remedy), "{refused}");
+        let gone_on = changed(&[(key, value), ("checkpoint.may_differ", &format!("[\"{key}\"]"))]);
+        assert_eq!(gone_on.unwrap()[0].losses.len(), 4, "{key}");
+    }
+    let refused = changed(&[("seed", "5")]).unwrap_err();
+    assert!(
+        refused.contains("this run has `seed = 5`; set the same, or take its weights alone"),
+        "{refused}"
+    );
+    let refused = changed(&[("checkpoint.may_differ", "[\"seed\"]")]).unwrap_err();
+    assert!(
+        refused.contains("`checkpoint.may_differ` names `seed`, with which a run is another one"),
+        "{refused}"
+    );
+    let refused = changed(&[("model.name", "\"cnn\""), ("training.batch", "8")]).unwrap_err();
+    assert!(refused.contains("is of mlp, and this run trains cnn: name another folder"), "{refused}");
+}
+
 /// The learning rate of each step.
 struct Rates(Vec<f64>);
 

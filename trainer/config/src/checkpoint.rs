@@ -1,5 +1,6 @@
 //! The table `[checkpoint]`: when checkpoints are written, and where.
 
+use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,16 @@ pub struct CheckpointConfig {
     /// `training.patience` and `training.min_delta` may differ from the checkpoint's; so may `training.epochs` and
     /// `training.max_steps`, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
+    /// Keys with other values than in the checkpoint that a resumed run continues with, such as ["optimiser.lr"]: those of
+    /// `[optimiser]` except its name, of `[lr_schedule]`, `training.epochs`, `training.max_steps`, `model.frozen`, `model.trained`.
+    pub may_differ: Vec<String>,
+}
+
+/// Whether a run may continue with another value of this key.
+pub fn may_differ(key: &str) -> bool {
+    key.starts_with("optimiser.") && key != "optimiser.name"
+        || key.starts_with("lr_schedule.")
+        || ["training.epochs", "training.max_steps", "model.frozen", "model.trained"].contains(&key)
 }
 
 impl Default for CheckpointConfig {
@@ -38,6 +49,7 @@ impl Default for CheckpointConfig {
             sharded: false,
             best: false,
             resume: false,
+            may_differ: Vec::new(),
         }
     }
 }
@@ -51,5 +63,16 @@ impl CheckpointConfig {
     /// Whether the run writes checkpoints at all.
     pub fn writes(&self) -> bool {
         self.by_time() || self.best
+    }
+
+    /// Checks that the keys that a resumed run may change are such keys.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.may_differ.iter().find(|key| !may_differ(key)) {
+            None => Ok(()),
+            Some(key) => Err(Error(format!(
+                "`checkpoint.may_differ` names `{key}`, with which a run is another one; keys of [optimiser] except `name` and of \
+                 [lr_schedule], `training.epochs`, `training.max_steps`, `model.frozen` and `model.trained` may differ"
+            ))),
+        }
     }
 }

@@ -36,7 +36,7 @@ mod read;
 mod training;
 mod unknown_key;
 
-pub use checkpoint::CheckpointConfig;
+pub use checkpoint::{CheckpointConfig, may_differ};
 pub use config::Config;
 pub use data::DataConfig;
 pub use ddp::{Caps, DdpConfig};

@@ -29,7 +29,8 @@ impl Config {
         self.optimiser.check()?;
         self.lr_schedule.check()?;
         self.precision.check()?;
-        self.ddp.check()
+        self.ddp.check()?;
+        self.checkpoint.check()
     }
 
     /// Replaces the value of one key, such as `optimiser.lr`, written as in a file; a word needs no quotes.

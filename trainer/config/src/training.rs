@@ -52,6 +52,8 @@ pub struct TrainingConfig {
     pub epochs: u64,
     /// Largest number of steps; 0: no limit.
     pub max_steps: u64,
+    /// Steps after which the run stops, 0: none. The learning rates are those of the whole run, which may be resumed.
+    pub stop_after: u64,
     /// Samples per step on each rank, of all its micro-batches together. The last batch of an epoch may be smaller, unless
     /// `data.drop_last_batch` drops it.
     pub batch: usize,
@@ -76,6 +78,7 @@ impl Default for TrainingConfig {
         TrainingConfig {
             epochs: 4,
             max_steps: 0,
+            stop_after: 0,
             batch: 16,
             accumulate: 1,
             loss: LossName::default(),

@@ -1,6 +1,7 @@
 //! Which runs may resume from a checkpoint: those that continue as the run of the checkpoint would have.
 
 use super::TrainingProgress;
+use crate::unknown::counted;
 use crate::{Config, strategies};
 use allfold_config::TrainingConfig;
 
@@ -34,9 +35,10 @@ pub(super) fn same_ranks(
         || config.optimiser.scale_lr;
     if were * had != are * have || follows && (were != are || had != have || accumulates) {
         return Err(format!(
-            "was made by {were} ranks with batches of {had} in {} micro-batches, and this run has {are} with {have} in {}; use {}, or \
+            "was made by {} with batches of {had} in {}, and this run has {are} with {have} in {}; use {}, or \
              take its weights alone by `model.weights`",
-            progress.config.training.accumulate,
+            counted(were, "rank"),
+            counted(progress.config.training.accumulate, "micro-batch").replace("batchs", "batches"),
             config.training.accumulate,
             match (per_rank, follows) {
                 (PerRank::State, _) =>
@@ -62,10 +64,18 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
             config.training.epochs, config.training.max_steps
         )
     };
-    if schedule.spans_the_run() && ends(was) != ends(config) {
+    let may_differ = &config.checkpoint.may_differ;
+    let ends_differ = |key: &str| may_differ.iter().any(|named| named == key);
+    if schedule.spans_the_run()
+        && (was.training.epochs != config.training.epochs && !ends_differ("training.epochs")
+            || was.training.max_steps != config.training.max_steps && !ends_differ("training.max_steps"))
+    {
+        let key = if was.training.epochs == config.training.epochs { "max_steps" } else { "epochs" };
         let (was, is) = (ends(was), ends(config));
         return Err(format!(
-            "was made with {was} and this run has {is}: its rates, of `{schedule}`, depend on where a run ends"
+            "was made with {was} and this run has {is}: its rates, of `{schedule}`, depend on where a run ends; \
+             to go on with the rates of the new end, {}",
+            allow(&format!("training.{key}"), may_differ)
         ));
     }
     let is = config.clone();
@@ -80,9 +90,35 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
     });
     let lines = |config: &Config| config.lines().map_err(|error| error.to_string());
     let (was, is) = (lines(&was)?, lines(config)?);
-    match was.iter().zip(&is).find(|(was, is)| was != is) {
-        Some((was, is)) => Err(format!("was made with `{was}` and this run has `{is}`")),
+    let key = |line: &str| line.split_once(" = ").map_or(String::new(), |(key, _)| key.to_string());
+    let other = |(was, is): &(&String, &String)| was != is && !may_differ.contains(&key(is));
+    match was.iter().zip(&is).find(other) {
+        Some((was, is)) => Err(format!(
+            "was made with `{was}` and this run has `{is}`; {}",
+            match allfold_config::may_differ(&key(is)) {
+                true => format!("to go on with the new value, {}", allow(&key(is), may_differ)),
+                false => "set the same, or take its weights alone by `model.weights`".into(),
+            }
+        )),
         None => Ok(()),
+    }
+}
+
+/// What lets a run go on with another value of a key, besides others that may differ already.
+fn allow(key: &str, already: &[String]) -> String {
+    let all: Vec<String> =
+        already.iter().map(String::as_str).chain([key]).map(|key| format!("{key:?}")).collect();
+    format!("add --set 'checkpoint.may_differ=[{}]'", all.join(", "))
+}
+
+/// Refuses the checkpoint of another model.
+pub(super) fn same_model(progress: &TrainingProgress, config: &Config) -> std::result::Result<(), String> {
+    let [was, is] = [&progress.config.model.name, &config.model.name];
+    match was == is {
+        true => Ok(()),
+        false => Err(format!(
+            "is of {was}, and this run trains {is}: name another folder by `checkpoint.dir`, or leave `checkpoint.resume` out"
+        )),
     }
 }
 

@@ -15,8 +15,8 @@
 
 use super::folder::{self, rank_file};
 use super::{
-    History, KEY, Named, Own, Restored, Snapshot, TrainingProgress, copy, file, fits, history,
-    restore_buffers, rows, unread, unwritten, verified, wrong,
+    History, KEY, Named, Own, Restored, Snapshot, TrainingProgress, copy, described, file, fits, history,
+    restore_buffers, rows, same_model, unread, unwritten, verified, wrong,
 };
 use crate::{Model, Result};
 use allfold_kernels::nn::Float;
@@ -136,6 +136,7 @@ pub(super) fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Trai
         let path = path.join(rank_file(rank));
         let bytes = tensor_file::read(&path).map_err(|error| unread(&path, &error))?;
         let bad = |what: String| wrong(&path, &what);
+        described(&bytes).and_then(|(progress, _)| same_model(&progress, config)).map_err(bad)?;
         let (all, progress) = verified(&bytes).map_err(bad)?;
         match &found {
             None => {

@@ -178,6 +178,7 @@ fn checkpoint(c: &Config, d: &Config) -> Vec<Key> {
     let scores = "`training.patience`, `checkpoint.best` or the schedule plateau";
     vec![
         key!(c, d, checkpoint.dir, any, or_best),
+        key!(c, d, checkpoint.may_differ, c.checkpoint.resume, "`checkpoint.resume`"),
         key!(c, d, checkpoint.keep, by_time, every),
         key!(c, d, checkpoint.sharded, by_time, every),
         key!(c, d, training.score, c.compares_scores(), scores),

@@ -108,7 +108,8 @@ impl<F: Float> Run<'_, F> {
 
     /// The learning rates of the steps until the next score.
     fn schedule(&self, progress: &Progress) -> LrSchedule {
-        let (steps, ranks) = ((progress.steps, progress.per_epoch), self.data.place.size as u32);
+        let steps = (self.sampler.scheduled_steps(self.config), progress.per_epoch);
+        let ranks = self.data.place.size as u32;
         let by = self.config.training.score;
         let scores: Vec<f64> = progress.result.epochs.iter().map(|epoch| epoch.compared(by)).collect();
         LrSchedule::new(self.config, steps, ranks).after(&scores)
