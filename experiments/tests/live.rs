@@ -52,7 +52,11 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         ]);
         let mut text = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
-        let head = first_line(&mut text);
+        let (head, data) = (first_line(&mut text), first_line(&mut text));
+        assert!(
+            data.starts_with("1797 samples of 1 x 8 x 8 in 10 classes: 1437 to train on, 360 "),
+            "{data}"
+        );
         assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank, "), "{head}");
         let line = first_line(&mut log);
         assert!(

@@ -70,7 +70,7 @@ fn a_resnet_is_trained_on_pictures_by_one_rank_and_by_two() {
 }
 
 #[test]
-fn a_run_says_how_many_pictures_and_classes_it_has_and_warns_of_one_class() {
+fn a_run_says_how_many_pictures_and_classes_it_has_and_refuses_one_class() {
     let folder = folder();
     let pictures = folder.path().join("pictures");
     draw(&pictures, 10);
@@ -79,18 +79,21 @@ fn a_run_says_how_many_pictures_and_classes_it_has_and_warns_of_one_class() {
         let args = ["train", "--config", &config, "--steps", "1", "--set", "training.batch=4"];
         let output = allfold(&args);
         let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(output.status.success(), "{said:?}");
-        said
+        (output.status.code(), said)
     };
-    let [said, warned] = train();
-    assert!(said.contains("\n30 pictures of 3 classes: 24 to train on, 6 in the test set\n"), "{said}");
+    let (code, [said, warned]) = train();
+    assert_eq!(code, Some(0), "{warned}");
+    assert!(
+        said.contains("\n30 pictures of 3 x 24 x 24 in 3 classes: 24 to train on, 6 in the test set\n"),
+        "{said}"
+    );
     assert!(!warned.contains("one class"), "{warned}");
     for class in ["blue", "green"] {
         fs::remove_dir_all(pictures.join(class)).unwrap();
     }
-    let [said, warned] = train();
-    assert!(said.contains("\n10 pictures of 1 class: 8 to train on, 2 in the test set\n"), "{said}");
-    assert!(warned.contains("has one class: every answer is right"), "{warned}");
+    let (code, [_, warned]) = train();
+    assert_eq!(code, Some(2), "{warned}");
+    assert!(warned.contains("has one class, red; every answer would be right"), "{warned}");
 }
 
 #[test]

@@ -11,7 +11,6 @@ use crate::training::measured_shares::shares_by_speed;
 use crate::training::profile::{self, ProfileSchedule};
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
-use crate::training::watch::OnStep;
 use crate::training::{config, reference_losses};
 use allfold_cli::common::Common;
 use allfold_cli::devices::{RankDevices, own_device};
@@ -25,9 +24,9 @@ use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
 use allfold_trainer::config::{are_real_devices, without_effect};
 use allfold_trainer::run::fits_network;
-use allfold_trainer::{Config, Dataset, Sampler, StepReport};
+use allfold_trainer::{Config, Dataset, Sampler};
 use clap::ValueEnum;
-use live::Live;
+use live::{Followed, Live};
 use std::path::{Path, PathBuf};
 
 /// Flags of `train`.
@@ -58,7 +57,7 @@ pub(crate) struct Args {
     /// Number of ranks, 1 to 1048576 [default: 1, or the launcher's number]
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: Option<u32>,
-    /// Stop after this many steps, 1 to 1000000000 [default: training.max_steps, else all epochs]
+    /// Stop after this many steps, 1 to 1000000000, with the learning rates of the whole run [default: training.stop_after, else all steps]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     steps: Option<u64>,
     #[arg(long, value_name = "S", help = strategies())]
@@ -152,7 +151,7 @@ impl Args {
         if let Some(strategy) = &self.strategy {
             config.strategy.clone_from(strategy);
         }
-        config.training.max_steps = self.steps.unwrap_or(config.training.max_steps);
+        config.training.stop_after = self.steps.unwrap_or(config.training.stop_after);
         if let Some(device) = self.real() {
             config.device = device.into();
         }
@@ -304,14 +303,8 @@ fn heading(
     without_effect(config).iter().for_each(|key| tracing::warn!("{key}"));
     let parameters = summary::parameters(config, &data.0)?;
     output.say(summary::heading(config, parameters, place.ranks(), &clock(args, place)))?;
-    if config.data.name != "pictures" {
-        return Ok(());
-    }
-    if data.0.classes == 1 {
-        let folder = &config.data.dir;
-        tracing::warn!("{folder} has one class: every answer is right; give each class a folder of its own");
-    }
-    output.say(summary::pictures(config, data))
+    summary::notes(config, &data.0).iter().for_each(|note| tracing::warn!("{note}"));
+    output.say(summary::data(config, data))
 }
 
 /// Trains, prints the progress and the result, and writes a record per step.
@@ -350,10 +343,7 @@ pub fn run(args: &Args) -> CommandResult {
         }
         false => None,
     };
-    let progress = live.as_ref().map(Live::progress);
-    let summary = move || progress.iter().for_each(|progress| progress.end());
-    let stopping = live::heed(&config, &place, summary.clone());
-    let on_step = live.map(|mut live| Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep);
+    let followed = Followed::of(live, &config, &place);
     let bar = match place.is_reporter() {
         true => {
             progress::steps(steps, &format!("{} on {}", config.model.name, counted(ranks as usize, "rank")))
@@ -363,16 +353,16 @@ pub fn run(args: &Args) -> CommandResult {
     let noted = RecordOptions {
         events,
         step: args.trace_step,
-        on_step,
+        on_step: followed.on_step,
         spans: args.trace.is_some(),
         waiting: args.common.json.is_some() || invocation::keeper().is_some(),
         profile: schedule,
-        stopping: stopping.clone(),
+        stopping: followed.end.stopping(),
     };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     drop(bar);
     interruption::let_the_signal_end();
-    live::end_if_asked(stopping.as_deref(), &place, (trained.is_err(), &summary));
+    followed.end.if_asked(&place, trained.is_err());
     let trained = trained?;
     let profiled =
         profile.map_or(Ok(()), |path| trace::profile(&path, place.first_rank(), &trained.profiles));

@@ -3,7 +3,7 @@
 use super::elastic;
 use super::launch_mode::{LaunchMode, on_threads, over_mpi};
 use super::profile::{ProfileSchedule, RankProfile};
-use super::stopping::{Maxima, Stopping};
+use super::stopping::{RankStop, Stopping};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::waiting::WaitCollector;
@@ -105,21 +105,10 @@ pub fn run_on(
         let events = if first { events.lock().ok() } else { None };
         let on_step = if first { on_step.lock().ok() } else { None };
         let bar = first.then_some(bar);
-        let mut watch = Watch {
-            comm,
-            config,
-            bar,
-            on_step,
-            steps: Vec::new(),
-            events,
-            kept,
-            spans,
-            waits,
-            schedule,
-            profile: RankProfile::default(),
-            stopping: stopping.as_deref(),
-            maxima: Maxima::default(),
-        };
+        let (steps, profile) = (Vec::new(), RankProfile::default());
+        let stop = stopping.as_deref().map(RankStop::of);
+        let mut watch =
+            Watch { comm, config, bar, on_step, steps, events, kept, spans, waits, schedule, profile, stop };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, (watch.steps, watch.profile)))
     };

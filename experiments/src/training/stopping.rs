@@ -36,9 +36,10 @@ struct State {
     reached: Option<i32>,
 }
 
-/// The maxima of one rank that is a process.
-#[derive(Default)]
-pub struct Maxima {
+/// A rank's part of the agreement.
+pub struct RankStop<'a> {
+    stopping: &'a Stopping,
+    /// The group of all ranks that are processes, and the maxima under way in it.
     group: Option<Communicator>,
     issued: VecDeque<Work<Buffer<i64>>>,
 }
@@ -59,26 +60,27 @@ impl Stopping {
     pub fn reached(&self) -> Option<i32> {
         lock(&self.state).reached
     }
+}
+
+impl RankStop<'_> {
+    /// A rank's part of an agreement.
+    pub fn of(stopping: &Stopping) -> RankStop<'_> {
+        RankStop { stopping, group: None, issued: VecDeque::new() }
+    }
 
     /// After the step with which a rank of `comm` has done `done` steps: the number of steps after which the run ends, once known.
     ///
     /// # Errors
     /// Another rank has failed.
-    pub fn after(
-        &self,
-        done: u64,
-        config: &Config,
-        comm: &Communicator,
-        maxima: &mut Maxima,
-    ) -> Result<Option<u64>> {
-        let apart = if config.strategy == "parameter_server" { config.parallel.staleness as u64 } else { 0 };
+    pub fn after(&mut self, done: u64, config: &Config, comm: &Communicator) -> Result<Option<u64>> {
+        let apart = if config.strategy == "parameter_server" { config.parallel.staleness } else { 0 };
         let ahead = if apart == 0 { 0 } else { apart + 1 };
-        let signal = match self.processes {
-            true => maxima.exchange(comm, apart)?,
+        let signal = match self.stopping.processes {
+            true => self.exchange(comm, apart)?,
             false => interruption::asked(),
         };
-        let mut state = lock(&self.state);
-        let first = if self.processes { done } else { state.begun.max(done) };
+        let mut state = lock(&self.stopping.state);
+        let first = if self.stopping.processes { done } else { state.begun.max(done) };
         state.stop = state.stop.or(signal.map(|signal| (first + ahead, signal)));
         state.begun = state.begun.max(done + 1);
         let stop = state.stop;
@@ -86,13 +88,11 @@ impl Stopping {
             state.reached = Some(signal);
             interruption::saves();
             drop(state);
-            maxima.end();
+            self.end();
         }
         Ok(stop.map(|(stop, _)| stop))
     }
-}
 
-impl Maxima {
     /// Issues the maximum of the signals that the ranks got, and returns that of `1 + apart` steps before, if it is a signal.
     fn exchange(&mut self, comm: &Communicator, apart: u64) -> Result<Option<i32>> {
         if self.group.is_none() {

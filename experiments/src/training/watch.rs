@@ -1,7 +1,7 @@
 //! Observes a run: records its steps and shows its progress.
 
 use super::profile::{ProfileSchedule, RankProfile, by_layer};
-use super::stopping::{Maxima, Stopping};
+use super::stopping::RankStop;
 use super::tensorboard::Events;
 use super::trained::RankStep;
 use super::waiting::WaitCollector;
@@ -40,10 +40,8 @@ pub struct Watch<'a> {
     pub schedule: Option<ProfileSchedule>,
     /// The profile so far.
     pub profile: RankProfile,
-    /// The agreement on where the run ends after a signal, and this rank's part of it.
-    pub stopping: Option<&'a Stopping>,
-    /// The signals that are being compared with those of other processes.
-    pub maxima: Maxima,
+    /// This rank's part of the agreement on where the run ends after a signal.
+    pub stop: Option<RankStop<'a>>,
 }
 
 impl Observer for Watch<'_> {
@@ -103,12 +101,11 @@ impl Observer for Watch<'_> {
     }
 
     fn stop(&mut self, done: u64) -> allfold_trainer::Result<Option<u64>> {
-        let Watch { config, comm, maxima, .. } = self;
-        self.stopping.map_or(Ok(None), |stopping| stopping.after(done, config, comm, maxima))
+        self.stop.as_mut().map_or(Ok(None), |stop| stop.after(done, self.config, self.comm))
     }
 
     fn epoch(&mut self, report: &EpochReport) {
-        self.maxima.end();
+        self.stop.iter_mut().for_each(RankStop::end);
         if let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) {
             let [loss, accuracy] =
                 ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 pub struct DataConfig {
     /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `pictures`, `arrays`, `text` or `synthetic`.
     pub name: String,
-    /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` of such. Arrays
-    /// are in `train_x.npy` and `train_y.npy`, or in `train.safetensors` as `x` and `y`; and the same of `test`.
+    /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` (or
+    /// `valid`, `validation`, `eval`, `dev`, `test`; in any case) of such. Arrays are in `train_x.npy` and `train_y.npy`, or in
+    /// `train.safetensors` as `x` and `y`; and the same of `test`. MNIST is in its folder `mnist` or in torchvision's `MNIST/raw`,
+    /// CIFAR-10 in `cifar10` or `cifar-10-batches-bin`, Fashion-MNIST in `fashion_mnist` or `FashionMNIST/raw`.
     pub dir: String,
     /// Number of training samples to use, from the first; 0: all.
     pub train_samples: usize,
@@ -19,7 +21,7 @@ pub struct DataConfig {
     /// on the test set.
     pub validation: usize,
     /// Share of the arrays' samples, or of each class's pictures, that is held out as the test set, drawn from the seed, if there is no
-    /// `val` or `test`.
+    /// test set.
     pub test_share: f64,
     /// Whether each epoch has a new order of samples.
     pub shuffle: bool,

@@ -76,6 +76,7 @@ pub(crate) const LIMITS: [(&str, Limit); 76] = [
     ("data.synthetic_classes", Whole(1, LARGEST)),
     ("training.epochs", Whole(1, STEPS)),
     ("training.max_steps", Whole(0, STEPS)),
+    ("training.stop_after", Whole(0, STEPS)),
     ("training.batch", Whole(1, LARGEST)),
     ("training.accumulate", Whole(1, LARGEST)),
     ("training.patience", Whole(0, STEPS)),

@@ -49,16 +49,25 @@ pub struct ArrayOptions {
 /// If there is no training set, or a file is damaged, or its array is not what it should be; the message names the file.
 pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)> {
     let wrong = |place: &Path, what: String| Err(Error::Data(format!("{}: {what}", place.display())));
-    let Some((train, place)) = set(folder, "train", options.tokens)? else {
+    let Some(train) = set(folder, "train")? else {
         return wrong(folder, "has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`".into());
     };
-    let (train, test) = match set(folder, "test", options.tokens)? {
-        Some((test, _)) if (test.shape, test.rows()) == (train.shape, train.rows()) => (train, test),
-        Some((test, place)) => {
-            let form = |set: &Set| format!("{:?} with {} labels", set.shape, set.rows());
-            let (test, train) = (form(&test), form(&train));
-            return wrong(&place, format!("samples are {test}, and those of the training set {train}"));
-        }
+    let (place, test) = (train.0.path.clone(), set(folder, "test")?);
+    // All headers are read before the numbers of one set.
+    let (shape, rows) = form((&train.0, &train.1))?;
+    if let Some((x, y)) = &test
+        && form((x, y))? != (shape, rows)
+    {
+        let (of_test, of_test_rows) = form((x, y))?;
+        let said = |shape, rows| {
+            format!("{shape:?} with {}", if rows == 1 { "1 label".into() } else { format!("{rows} labels") })
+        };
+        let (train, other) = (said(shape, rows), said(of_test, of_test_rows));
+        return wrong(&x.path, format!("samples are {other}, and those of the training set {train}"));
+    }
+    let train = labelled(train, options.tokens)?;
+    let (train, test) = match test.map(|test| labelled(test, options.tokens)).transpose()? {
+        Some(test) => (train, test),
         None if train.len() < 2 => {
             let what = "has 1 sample, and none is left for the test set; 2 samples are the least";
             return wrong(&place, what.into());
@@ -131,8 +140,8 @@ impl Set {
     }
 }
 
-/// The set of this name, and the file of its samples; `None` if there are no files of it.
-fn set(folder: &Path, name: &str, tokens: Tokens) -> Result<Option<(Set, PathBuf)>> {
+/// The samples and the labels of the set of this name, not read yet; `None` if there are no files of it.
+fn set(folder: &Path, name: &str) -> Result<Option<(Array, Array)>> {
     let [x, y, both] = [format!("{name}_x.npy"), format!("{name}_y.npy"), format!("{name}.safetensors")]
         .map(|file| folder.join(file));
     let found = [&x, &y, &both].map(|path| path.exists());
@@ -160,11 +169,11 @@ fn set(folder: &Path, name: &str, tokens: Tokens) -> Result<Option<(Set, PathBuf
             )));
         }
     };
-    let place = x.path.clone();
-    labelled(x, y, tokens).map(|set| Some((set, place)))
+    Ok(Some((x, y)))
 }
 
-fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
+/// The shape of a sample and the number of its labels.
+fn form((x, y): (&Array, &Array)) -> Result<((usize, usize, usize), usize)> {
     let (count, shape) = match x.tensor.shape[..] {
         [count, features] => (count, (1, 1, features)),
         [count, height, width] => (count, (1, height, width)),
@@ -178,17 +187,29 @@ fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
         return Err(x.wrong(format!("has the shape {:?}, which holds nothing", x.tensor.shape)));
     }
     match y.tensor.shape[..] {
-        [labelled] if labelled == count => {}
-        [labelled, positions] if labelled == count && positions > 0 => {}
+        [labelled] if labelled == count => Ok((shape, 1)),
+        [labelled, positions] if labelled == count && positions > 0 => Ok((shape, positions)),
         _ => {
             let right = format!("[{count}], a label for each sample, or [{count}, positions]");
-            return Err(y.wrong(format!("has the shape {:?}; {right} is right", y.tensor.shape)));
+            Err(y.wrong(format!("has the shape {:?}; {right} is right", y.tensor.shape)))
         }
     }
+}
+
+/// Reads the samples and the labels of a set.
+fn labelled((mut x, mut y): (Array, Array), tokens: Tokens) -> Result<Set> {
+    let (shape, rows) = form((&x, &y))?;
     let (labels, mut classes) = y.whole_numbers("label")?;
+    let one_hot = |row: &[u32]| {
+        row.iter().filter(|label| **label == 1).count() == 1 && row.iter().all(|label| *label < 2)
+    };
+    if rows > 1 && tokens != Tokens::Classes && labels.chunks(rows).all(one_hot) {
+        let what = "has one-hot labels, a row of {} for each sample; one whole number is right, as by y.argmax(axis=1)";
+        return Err(y.wrong(what.replace("{}", &rows.to_string())));
+    }
     let values = match x.tensor.dtype {
         Dtype::U8 if tokens == Tokens::No => {
-            let mut bytes = vec![0; x.tensor.shape.iter().product()];
+            let mut bytes = x.zeros(0u8)?;
             let read = x.tensor.read_bytes(&mut x.file, &mut bytes);
             read.map_err(|error| x.wrong(error.to_string()))?;
             Values::Bytes(bytes)
@@ -230,14 +251,14 @@ struct Array {
 impl Array {
     fn of_npy(path: PathBuf) -> Result<Array> {
         let damaged = |error: std::io::Error| Error::Data(format!("{}: {error}", path.display()));
-        let mut file = File::open(&path).map_err(damaged)?;
+        let mut file = crate::open(&path).map_err(damaged)?;
         let tensor = npy::array(&mut file).map_err(damaged)?;
         Ok(Array { path, name: None, file, tensor })
     }
 
     fn of_safetensors(path: &Path, name: &'static str) -> Result<Array> {
         let damaged = |error: std::io::Error| Error::Data(format!("{}: {error}", path.display()));
-        let mut file = File::open(path).map_err(damaged)?;
+        let mut file = crate::open(path).map_err(damaged)?;
         let mut tensors = tensor_file::tensors(&mut file).map_err(damaged)?;
         let tensor = tensors.remove(name).ok_or_else(|| {
             let all = tensors.keys().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
@@ -253,8 +274,17 @@ impl Array {
         }
     }
 
+    /// As many zeros as the array has numbers.
+    fn zeros<T: Copy>(&self, zero: T) -> Result<Vec<T>> {
+        let (mut zeros, count) = (Vec::new(), self.tensor.shape.iter().product());
+        let lacking = |_| self.wrong(format!("has {count} numbers, for which there is not enough memory"));
+        zeros.try_reserve_exact(count).map_err(lacking)?;
+        zeros.resize(count, zero);
+        Ok(zeros)
+    }
+
     fn numbers<F: Float>(&mut self) -> Result<Vec<F>> {
-        let mut numbers = vec![F::from_f64(0.0); self.tensor.shape.iter().product()];
+        let mut numbers = self.zeros(F::from_f64(0.0))?;
         let read = self.tensor.read_number(&mut self.file, &mut numbers);
         read.map_err(|error| self.wrong(error.to_string()))?;
         Ok(numbers)
@@ -428,6 +458,10 @@ mod tests {
             with(npy("<i8", &[2], &labels([0, -1]))),
             "/train_y.npy: has the label -1 in sample 1; whole numbers from 0 to 1048575 are right"
         );
+        assert_eq!(
+            with(npy("<f4", &[2, 3], &floats([0.0, 1.0, 0.0, 0.0, 0.0, 1.0]))),
+            "/train_y.npy: has one-hot labels, a row of 3 for each sample; one whole number is right, as by y.argmax(axis=1)"
+        );
         let of = |x: Vec<u8>| {
             Folder::new(&[("train_x.npy", x), ("train_y.npy", npy("|u1", &[2], &[0, 1]))]).refused()
         };
@@ -447,7 +481,40 @@ mod tests {
         ]);
         assert_eq!(
             other.refused(),
-            "/test_x.npy: samples are (1, 1, 3) with 1 labels, and those of the training set (1, 1, 2) with 1 labels"
+            "/test_x.npy: samples are (1, 1, 3) with 1 label, and those of the training set (1, 1, 2) with 1 label"
         );
+    }
+    #[test]
+    fn the_shapes_of_all_arrays_are_compared_before_one_is_read() {
+        let header = npy("<f4", &[1 << 38, 3], &[]);
+        let folder = Folder::new(&[
+            ("train_x.npy", npy("<f4", &[2, 2], &floats([0.0; 4]))),
+            ("train_y.npy", npy("|u1", &[2], &[0, 1])),
+            ("test_x.npy", header.clone()),
+            ("test_y.npy", npy("|u1", &[1 << 38], &[])),
+        ]);
+        // Sparse files, of more numbers than memory holds.
+        for (file, bytes) in [("test_x.npy", 12u64 << 38), ("test_y.npy", 1 << 38)] {
+            let file = File::options().write(true).open(folder.0.path().join(file)).unwrap();
+            let header = file.metadata().unwrap().len();
+            file.set_len(header + bytes).unwrap();
+        }
+        assert!(folder.refused().starts_with("/test_x.npy: samples are (1, 1, 3) "), "{}", folder.refused());
+    }
+
+    #[test]
+    fn a_pipe_is_refused_and_not_waited_for() {
+        for name in ["train_x.npy", "train.safetensors"] {
+            let folder = Folder::new(&[("train_y.npy", npy("|u1", &[2], &[0, 1]))]);
+            if name == "train.safetensors" {
+                std::fs::remove_file(folder.0.path().join("train_y.npy")).unwrap();
+            }
+            let made = std::process::Command::new("mkfifo").arg(folder.0.path().join(name)).status().unwrap();
+            assert!(made.success());
+            assert_eq!(
+                folder.refused(),
+                format!("/{name}: is a named pipe; data has to be in a regular file")
+            );
+        }
     }
 }

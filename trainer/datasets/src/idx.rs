@@ -45,7 +45,7 @@ pub(crate) fn read_anything(images: &[u8], labels: &[u8]) {
 
 /// Opens a file. Returns the file, its length in bytes, and its first bytes.
 fn open(path: &Path) -> std::io::Result<(File, u64, Vec<u8>)> {
-    let (file, mut head) = (File::open(path)?, Vec::new());
+    let (file, mut head) = (super::open(path)?, Vec::new());
     (&file).take(HEADER).read_to_end(&mut head)?;
     let length = file.metadata()?.len();
     Ok((file, length, head))

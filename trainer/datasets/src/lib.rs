@@ -34,7 +34,10 @@ pub use samples::{Pictures, Samples};
 
 use allfold_base::{hash, read_at_most};
 use allfold_kernels::nn::Float;
-use std::path::Path;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -56,9 +59,20 @@ pub enum Error {
 /// The greatest length in bytes of a file that is read whole.
 const LONGEST: u64 = 256 << 20;
 
+const PIPE: &str = "is a named pipe; data has to be in a regular file";
+
+/// Opens a file that is no named pipe: its other end may never be opened.
+fn open(path: &Path) -> std::io::Result<File> {
+    match std::fs::metadata(path)?.file_type().is_fifo() {
+        true => Err(std::io::Error::new(ErrorKind::InvalidInput, PIPE)),
+        false => File::open(path),
+    }
+}
+
 /// Reads a whole file. If it is missing, the error says how to get it.
 fn read(path: &Path) -> Result<Vec<u8>> {
-    read_at_most(path, LONGEST, "a file of a dataset").map_err(|error| missing(path, &error))
+    let read = open(path).and_then(|_| read_at_most(path, LONGEST, "a file of a dataset"));
+    read.map_err(|error| missing(path, &error))
 }
 
 /// Reads bytes as a file of pictures and a file of labels in the idx format, and drops the result: for fuzzers. The bytes may
@@ -86,15 +100,17 @@ pub fn read_any_npy(bytes: &[u8]) {
 }
 
 fn missing(path: &Path, error: &std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::FileTooLarge {
+    if matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::InvalidInput) {
         return Error::Data(format!("{}: {error}", path.display()));
     }
+    let packed = PathBuf::from(format!("{}.gz", path.display()));
     let text = path.file_name().filter(|name| *name == "text.txt").and(Some("text"));
     let folder = path.parent();
     let set = text.or_else(|| folder.and_then(Path::file_name).and_then(std::ffi::OsStr::to_str));
     let data = if text.is_some() { folder } else { folder.and_then(Path::parent) };
     let hint = match (set, data) {
-        (Some("fashion_mnist"), _) => "the set's four idx files belong there".into(),
+        _ if packed.exists() => format!("`gunzip {}` unpacks it", packed.display()),
+        (Some("fashion_mnist" | "raw"), _) => "the set's four idx files belong there".into(),
         (Some(set), Some(data)) => format!("`allfold data fetch {set} --dir {}` brings it", data.display()),
         _ => "`allfold data fetch` brings a dataset".to_string(),
     };

@@ -3,14 +3,14 @@
 //! | `data` | read from `data.dir` | samples |
 //! |---|---|---|
 //! | `digits` | nothing: part of the program | 1,797 digits of 8x8 |
-//! | `mnist`, `fashion_mnist` | four idx files in a directory of that name | 70,000 of 28x28 |
+//! | `mnist`, `fashion_mnist` | four idx files in a directory of that name, or in torchvision's `MNIST/raw`, `FashionMNIST/raw` | 70,000 of 28x28 |
 //! | `cifar10` | its binary batches, or PNG strips with JSON labels | 60,000 of 3x32x32 |
 //! | `pictures` | a folder for each class, of JPEG and PNG files; or `train` and `val` of such | 3 x `data.picture_size` x `data.picture_size` |
 //! | `arrays` | `train_x.npy` and `train_y.npy`, or `train.safetensors`; and the same of `test` | of the arrays' shape |
 //! | `text` | `text.txt`, byte by byte | windows of `positions` bytes |
 //! | `synthetic` | nothing: drawn from the seed | `data.synthetic_samples` of `data.synthetic_shape` |
 
-mod pictures;
+pub mod pictures;
 
 pub use allfold_datasets::pictures::PictureFiles;
 pub use allfold_datasets::{
@@ -23,7 +23,7 @@ use crate::{Config, Error, Result};
 use allfold_datasets::arrays::{self, ArrayOptions, Tokens};
 use allfold_datasets::synthetic::{self, SyntheticOptions};
 use allfold_datasets::{AugmentOptions, RandomCrop, cifar, idx, text};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The names by which a configuration selects data.
 pub const DATA: &[(&str, &str)] = &[
@@ -104,13 +104,30 @@ fn tokens(config: &Config) -> Tokens {
     }
 }
 
+/// The first of these folders that is there, or the first.
+fn within(directory: &Path, names: &[&str]) -> PathBuf {
+    let all = || names.iter().map(|name| directory.join(name));
+    all().find(|folder| folder.is_dir()).unwrap_or_else(|| directory.join(names[0]))
+}
+
 fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     let directory = Path::new(&config.data.dir);
     match config.data.name.as_str() {
         "digits" => Ok(digits()?),
-        "mnist" => Ok(idx::load(&directory.join("mnist"), (0.1307, 0.3081))?),
-        "fashion_mnist" => Ok(idx::load(&directory.join("fashion_mnist"), (0.2860, 0.3530))?),
-        "cifar10" => Ok(cifar::load(&directory.join("cifar10"))?),
+        "mnist" => Ok(idx::load(&within(directory, &["mnist", "MNIST/raw"]), (0.1307, 0.3081))?),
+        "fashion_mnist" => {
+            Ok(idx::load(&within(directory, &["fashion_mnist", "FashionMNIST/raw"]), (0.2860, 0.3530))?)
+        }
+        "cifar10" => {
+            let folder = within(directory, &["cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"]);
+            match folder.ends_with("cifar-10-batches-py") {
+                true => Err(Error::Data(format!(
+                    "{}: has Python's form of CIFAR-10, which is not read; the binary version is, in `cifar-10-batches-bin` beside it",
+                    folder.display()
+                ))),
+                false => Ok(cifar::load(&folder)?),
+            }
+        }
         "pictures" => pictures::load(config),
         "arrays" => Ok(arrays::load(
             directory,

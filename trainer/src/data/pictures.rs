@@ -2,6 +2,7 @@
 
 use super::{Dataset, SampleForm};
 use crate::{Config, Result};
+pub use allfold_datasets::pictures::unread;
 use allfold_datasets::pictures::{self, PictureOptions};
 use std::path::Path;
 

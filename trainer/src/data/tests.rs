@@ -12,6 +12,47 @@ fn only_sets_that_can_be_fetched_are_said_to_be() {
     }
 }
 
+/// Torchvision's folders are found, and files that it leaves packed or in Python's form are named.
+#[test]
+fn the_folders_of_other_programs_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |data: &str| {
+        let config = Config::default().with(|c| {
+            c.data.name = data.into();
+            c.data.dir = folder.path().display().to_string();
+        });
+        load(&config).unwrap_err().to_string().replace(&format!("{}/", folder.path().display()), "")
+    };
+    for (at, data, says) in [
+        (
+            "MNIST/raw/train-images-idx3-ubyte.gz",
+            "mnist",
+            "data: MNIST/raw/train-images-idx3-ubyte: No such file or directory (os error 2); `gunzip MNIST/raw/train-images-idx3-ubyte.gz` unpacks it",
+        ),
+        (
+            "FashionMNIST/raw/other",
+            "fashion_mnist",
+            "data: FashionMNIST/raw/train-images-idx3-ubyte: No such file or directory (os error 2); the set's four idx files belong there",
+        ),
+        (
+            "cifar-10-batches-py/data_batch_1",
+            "cifar10",
+            "data: cifar-10-batches-py: has Python's form of CIFAR-10, which is not read; the binary version is, in `cifar-10-batches-bin` beside it",
+        ),
+    ] {
+        let path = folder.path().join(at);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+        assert_eq!(said(data), says);
+    }
+    std::fs::create_dir(folder.path().join("cifar-10-batches-bin")).unwrap();
+    assert!(
+        said("cifar10").starts_with("data: cifar-10-batches-bin/data_batch_1.bin: "),
+        "{}",
+        said("cifar10")
+    );
+}
+
 #[test]
 fn what_is_no_picture_cannot_be_moved() {
     for text in ["data = \"text\"\nflip = true", "model = \"gpt\"\ncrop_padding = 1"] {

@@ -11,6 +11,7 @@ use super::Args;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::records::setup;
 use crate::training::stopping::Stopping;
+use crate::training::watch::OnStep;
 use allfold_base::lock;
 use allfold_cli::error::CommandResult;
 use allfold_cli::interruption;
@@ -48,7 +49,7 @@ impl Drop for Live {
 }
 
 /// The progress of the run, for the records and the summary.
-pub struct Progress {
+struct Progress {
     /// The recorder, and the origin of the records.
     records: (Recorder, Stamp),
     setup: Setup,
@@ -105,11 +106,6 @@ impl Live {
         Ok(Live { progress, last: Instant::now() })
     }
 
-    /// The progress of the run, for the summary of a run that ends early.
-    pub fn progress(&self) -> Arc<Progress> {
-        self.progress.clone()
-    }
-
     /// A step is done: writes a record if one is due.
     pub fn step(&mut self, report: &StepReport<'_>) {
         let made = StepMade {
@@ -127,13 +123,57 @@ impl Live {
     }
 }
 
+/// A run that is followed.
+pub struct Followed {
+    /// Called after each step of rank 0.
+    pub on_step: Option<OnStep>,
+    /// How the run ends after a signal.
+    pub end: RunEnd,
+}
+
+/// The end of a run after a signal.
+pub struct RunEnd {
+    progress: Option<Arc<Progress>>,
+    stopping: Option<Arc<Stopping>>,
+}
+
+impl Followed {
+    /// Lets signals end the run that `live` follows, if this process reports it.
+    pub fn of(live: Option<Live>, config: &Config, place: &LaunchMode) -> Followed {
+        let progress = live.as_ref().map(|live| live.progress.clone());
+        let of_run = progress.clone();
+        let stopping = heed(config, place, move || of_run.iter().for_each(|progress| progress.end()));
+        let on_step =
+            live.map(|mut live| Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep);
+        Followed { on_step, end: RunEnd { progress, stopping } }
+    }
+}
+
+impl RunEnd {
+    /// The agreement of the ranks on the last step.
+    pub fn stopping(&self) -> Option<Arc<Stopping>> {
+        self.stopping.clone()
+    }
+
+    /// Ends the process after the summary if a signal ended the run. After a signal the error of a process, by which it `failed`, is
+    /// that the others have ended.
+    pub fn if_asked(&self, place: &LaunchMode, failed: bool) {
+        let process = matches!(place, LaunchMode::Process(_));
+        let left = || interruption::asked().filter(|_| failed && process);
+        let Some(signal) = self.stopping.as_ref().and_then(|stop| stop.reached()).or_else(left) else {
+            return;
+        };
+        self.progress.iter().for_each(|progress| progress.end());
+        if process {
+            interruption::end_by(signal);
+        }
+        std::process::exit(128 + signal);
+    }
+}
+
 /// Lets signals end the run. Returns the agreement of its ranks on the last step; `None` where a signal does not wait for the step, or
 /// another program handles signals. `last` is called when the process ends otherwise.
-pub fn heed(
-    config: &Config,
-    place: &LaunchMode,
-    last: impl FnOnce() + Send + 'static,
-) -> Option<Arc<Stopping>> {
+fn heed(config: &Config, place: &LaunchMode, last: impl FnOnce() + Send + 'static) -> Option<Arc<Stopping>> {
     // A program that called this command handles signals itself.
     if invocation::keeper().is_some() {
         return None;
@@ -165,19 +205,6 @@ pub fn heed(
     waits.then_some(stopping)
 }
 
-/// Ends the process after `summary` if a signal ended the run. After a signal the error of a process, by which it `failed`, is that
-/// the others have ended.
-pub fn end_if_asked(stopping: Option<&Stopping>, place: &LaunchMode, (failed, summary): (bool, &dyn Fn())) {
-    let process = matches!(place, LaunchMode::Process(_));
-    let left = || interruption::asked().filter(|_| failed && process);
-    let Some(signal) = stopping.and_then(Stopping::reached).or_else(left) else { return };
-    summary();
-    if process {
-        interruption::end_by(signal);
-    }
-    std::process::exit(128 + signal);
-}
-
 impl Progress {
     fn add(&self, step: StepMade) {
         let mut made = lock(&self.made);
@@ -202,7 +229,7 @@ impl Progress {
     }
 
     /// Writes the summary and the last record of a run that ends early, once.
-    pub fn end(&self) {
+    fn end(&self) {
         self.summary.call_once(|| {
             let made = *lock(&self.made);
             let newest = |folder: &PathBuf| match checkpoint::latest(folder).ok().flatten() {

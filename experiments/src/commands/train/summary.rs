@@ -6,9 +6,11 @@ use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
 use allfold_report::format::{counted, rate, rounded_bytes, time};
 use allfold_trainer::config::ElementType;
+use allfold_trainer::data::pictures;
 use allfold_trainer::models::build;
 use allfold_trainer::scores::best;
 use allfold_trainer::{Config, Dataset, ScoreBy};
+use std::path::Path;
 
 /// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
 ///
@@ -42,19 +44,57 @@ pub fn parameters(config: &Config, data: &Dataset) -> CommandResult<[usize; 2]> 
     })
 }
 
-/// How many pictures and classes a folder of pictures has, for the line below the heading.
-pub fn pictures(config: &Config, (train, scored): &(Dataset, Dataset)) -> String {
+/// The data: its samples, their shape and classes, and how many of them are in each set, for the line below the heading.
+pub fn data(config: &Config, (train, scored): &(Dataset, Dataset)) -> String {
+    let noun = if config.data.name == "pictures" { "picture" } else { "sample" };
+    let (channels, height, width) = train.shape;
     format!(
-        "{} of {}: {} to train on, {} in the {} set",
-        counted(train.len() + scored.len(), "picture"),
-        match train.classes {
-            1 => "1 class".to_string(),
-            classes => format!("{classes} classes"),
-        },
+        "{} of {channels} x {height} x {width} in {}: {} to train on, {} in the {} set",
+        counted(train.len() + scored.len(), noun),
+        if train.classes == 1 { "1 class".into() } else { format!("{} classes", train.classes) },
         train.len(),
         scored.len(),
         config.scored_on()
     )
+}
+
+/// What is odd about the data: folders that are not read, labels that no sample has, channels that come last.
+pub fn notes(config: &Config, train: &Dataset) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (folder, (channels, height, width)) = (&config.data.dir, train.shape);
+    if config.data.name == "pictures" {
+        let unread = pictures::unread(Path::new(folder));
+        if !unread.is_empty() {
+            notes.push(format!(
+                "{folder}: not read beside the training and the test set: {}",
+                unread.join(", ")
+            ));
+        }
+    }
+    if config.data.name != "arrays" || train.rows() != 1 {
+        return notes;
+    }
+    let mut has = vec![false; train.classes];
+    train.labels.iter().for_each(|label| has[*label as usize] = true);
+    let lacking: Vec<String> =
+        (0..train.classes).filter(|class| !has[*class]).map(|class| class.to_string()).collect();
+    let named = lacking.iter().take(8).cloned().collect::<Vec<_>>().join(", ");
+    if !lacking.is_empty() {
+        let more = if lacking.len() > 8 { ", .." } else { "" };
+        notes.push(format!(
+            "{folder}: {} classes by the greatest label, and no training sample has the label {named}{more}; labels count from 0",
+            train.classes
+        ));
+    }
+    if train.classes == 1 {
+        notes.push(format!("{folder}: all labels are 0: every answer is right"));
+    }
+    if matches!(width, 1 | 3 | 4) && height > 4 && channels > 4 {
+        notes.push(format!(
+            "{folder}: samples have {channels} channels of {height} x {width}: if the channels come last, move them first, as by x.transpose(0, 3, 1, 2)"
+        ));
+    }
+    notes
 }
 
 /// Prints the losses of the steps that this process made, the scores of the epochs, and the results.

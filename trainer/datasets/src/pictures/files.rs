@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The greatest length of a picture's file in bytes.
-const LONGEST: u64 = 512 << 20;
+pub(super) const LONGEST: u64 = 512 << 20;
 
 /// Pictures of a set. A clone shares the list of their files.
 #[derive(Clone, Debug)]

@@ -8,6 +8,7 @@
 //! Reading the sides needs a buffer of fixed size: segments before them are skipped, up to a limit. So a picture that is too
 //! large is refused before a decoder reserves memory for its pixels.
 
+use super::kind;
 use std::io::{BufReader, ErrorKind, Read, Seek};
 
 /// The greatest side of a picture, in pixels.
@@ -44,7 +45,11 @@ pub struct PictureHeader {
 /// read.
 pub fn read(file: impl Read + Seek) -> Result<PictureHeader, String> {
     let mut file = BufReader::with_capacity(1024, file);
-    let header = first(&mut file).map_err(|error| match error.kind() {
+    let header = first(&mut file).or_else(|error| match error.kind() {
+        ErrorKind::InvalidInput => Err(neither(&mut file)?),
+        _ => Err(error),
+    });
+    let header = header.map_err(|error| match error.kind() {
         ErrorKind::UnexpectedEof => "ends within its header".into(),
         ErrorKind::InvalidData => {
             error.get_ref().map_or_else(|| error.to_string(), |inner| inner.to_string())
@@ -74,8 +79,19 @@ fn take<const N: usize>(file: &mut impl Read) -> std::io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+/// The error for a file that is no picture, which says what it is.
+fn neither<R: Read + Seek>(file: &mut BufReader<R>) -> std::io::Result<std::io::Error> {
+    let mut start = Vec::new();
+    file.rewind()?;
+    file.take(kind::SEEN).read_to_end(&mut start)?;
+    Ok(wrong(match kind::other(&start) {
+        Some((is, right)) => format!("{is}, neither JPEG nor PNG: {right}"),
+        None => "is neither JPEG nor PNG".into(),
+    }))
+}
+
 fn first<R: Read + Seek>(file: &mut BufReader<R>) -> std::io::Result<PictureHeader> {
-    let none = || wrong("is neither JPEG nor PNG");
+    let none = || std::io::Error::from(ErrorKind::InvalidInput);
     let short = |error: std::io::Error| match error.kind() {
         ErrorKind::UnexpectedEof => none(),
         _ => error,
@@ -184,8 +200,30 @@ mod tests {
             }
         }
         assert_eq!(sides(&jpeg(3, 4)[..20]).unwrap_err(), "ends within its header");
-        for bytes in [&b""[..], b"\xff", b"GIF89a", b"\x89PNX\r\n\x1a\n\0\0\0\x0dIHDR0123456789"] {
+        for bytes in [&b"\xff"[..], b"notes", b"\x89PNX\r\n\x1a\n\0\0\0\x0dIHDR0123456789"] {
             assert_eq!(sides(bytes).unwrap_err(), "is neither JPEG nor PNG");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_said_to_be_of_that_kind() {
+        for (bytes, says) in [
+            (&b""[..], "is empty, neither JPEG nor PNG: get the picture again"),
+            (b"GIF89a", "is a GIF picture, neither JPEG nor PNG: convert it"),
+            (b"RIFF\x10\0\0\0WEBPVP8 ", "is a WebP picture, neither JPEG nor PNG: convert it"),
+            (b"\0\0\0\x1cftypavif\0\0", "is an AVIF picture, neither JPEG nor PNG: convert it"),
+            (b"\0\0\0\x18ftypheic\0\0", "is a HEIC picture, neither JPEG nor PNG: convert it"),
+            (b"BM6\x02", "is a BMP picture, neither JPEG nor PNG: convert it"),
+            (b"II*\0\x08", "is a TIFF picture, neither JPEG nor PNG: convert it"),
+            (b"\n <!DOCTYPE html><html>", "is an HTML page, neither JPEG nor PNG: get the picture again"),
+            (b"<svg xmlns=", "is an SVG picture or other XML, neither JPEG nor PNG: convert it"),
+            (b"PK\x03\x04", "is an archive, neither JPEG nor PNG: unpack it"),
+            (
+                b"version https://git-lfs.github.com/spec/v1\noid sha256:",
+                "is a pointer of Git LFS, neither JPEG nor PNG: run `git lfs pull`",
+            ),
+        ] {
+            assert_eq!(sides(bytes).unwrap_err(), says);
         }
     }
 

@@ -3,11 +3,12 @@
 //! ```text
 //! data_dir/cat/1.jpg          data_dir/train/cat/1.jpg          classes by name: cat is 0, dog is 1
 //! data_dir/dog/2.png          data_dir/train/dog/2.png
-//!                             data_dir/val/cat/3.jpg            or test/
+//!                             data_dir/val/cat/3.jpg            or valid, validation, eval, dev, test, testing; in any case
 //! ```
 //!
 //! The classes of a set are interleaved: any run of its samples, such as the first or the last ones, has every class by its share.
 
+use super::files::LONGEST;
 use super::header;
 use crate::held_out::drawn;
 use rand::SeedableRng;
@@ -20,6 +21,10 @@ use std::path::{Path, PathBuf};
 /// Files of pictures that are read, by the ends of their names, and files of pictures that are not.
 const READ: [&str; 3] = ["jpg", "jpeg", "png"];
 const UNREAD: [&str; 7] = ["bmp", "gif", "pgm", "ppm", "tif", "tiff", "webp"];
+/// Names of the folder of a training set, and of a test set: the first that is there is used.
+const TRAIN: [&str; 2] = ["train", "training"];
+const TEST: [&str; 8] = ["val", "valid", "validation", "eval", "evaluation", "dev", "test", "testing"];
+const TWO: &str = "every answer would be right: there have to be two classes, each with a folder of its own";
 /// Folders within a class's folder are searched up to this depth.
 const DEPTH: usize = 8;
 
@@ -47,38 +52,98 @@ struct Class {
     files: Vec<PathBuf>,
 }
 
-/// The names of the folders that hold the classes of the training set, sorted; and whether they are in `train`.
+/// Where the sets of a folder are.
+pub struct Layout {
+    /// The names of the folders of the training set's classes, sorted.
+    pub classes: Vec<OsString>,
+    /// The folder that holds them.
+    train: PathBuf,
+    /// The folder of the test set's classes, if there is one.
+    test: Option<PathBuf>,
+    /// The names of other folders beside these, which are not read.
+    pub unread: Vec<OsString>,
+}
+
+/// The first of these folders whose name is one of `names` in any case: by the order of `names`, the name as it is first.
+fn named<'a>(folders: &'a [OsString], names: &[&str]) -> Option<&'a OsString> {
+    let spelt = |name: &&str| {
+        let alike = |folder: &&OsString| folder.eq_ignore_ascii_case(name);
+        folders.iter().find(|folder| **folder == **name).or_else(|| folders.iter().find(alike))
+    };
+    names.iter().find_map(spelt)
+}
+
+/// Finds the sets in a folder.
 ///
 /// # Errors
-/// If the folder cannot be read, or has no folder in it.
-pub fn classes(folder: &Path) -> Result<(Vec<OsString>, PathBuf), String> {
+/// If the folder cannot be read or has less than two classes; the message says what would be right.
+pub fn layout(folder: &Path) -> Result<Layout, String> {
+    let wrong = |path: &Path, what: &str| Err(format!("{}: {what}", path.display()));
     if !folder.is_dir() {
         let what =
             "is no folder; `data.dir` is the folder of the pictures, with a folder for each class in it";
-        return Err(format!("{}: {what}", folder.display()));
+        return wrong(folder, what);
     }
-    let train = folder.join("train");
-    let nested = train.is_dir() && !folders(&train)?.is_empty();
-    let of = if nested { train } else { folder.to_path_buf() };
-    let names = folders(&of)?;
-    if names.is_empty() {
-        let what = "has no folder of pictures; each class of pictures needs a folder of its name";
-        return Err(format!("{}: {what}", of.display()));
+    let all = folders(folder)?;
+    let train = named(&all, &TRAIN).map(|name| folder.join(name));
+    let nested = train.filter(|train| folders(train).is_ok_and(|classes| !classes.is_empty()));
+    let Some(train) = nested else {
+        return alone(folder, all);
+    };
+    let classes = folders(&train)?;
+    if let [only] = &classes[..] {
+        return wrong(&train, &format!("has one class, {}; {TWO}", only.display()));
     }
-    Ok((names, of))
+    let test = named(&all, &TEST);
+    let used = |name: &&OsString| train.file_name() != Some(*name) && test != Some(*name);
+    let unread = all.iter().filter(used).cloned().collect();
+    Ok(Layout { classes, test: test.map(|name| folder.join(name)), train, unread })
 }
 
-/// Lists the pictures below `folder` and checks their headers. Without a folder `val` or `test`, the share `held_out` of each
-/// class's pictures is the test set: by a draw from `seed`, one picture at least, and not the last one.
+/// The layout of a folder without a folder of a training set: the folders in it are the classes.
+fn alone(folder: &Path, classes: Vec<OsString>) -> Result<Layout, String> {
+    let wrong = |what: String| Err(format!("{}: {what}", folder.display()));
+    let sets = |names: &[OsString]| (named(names, &TRAIN).is_some(), named(names, &TEST).is_some());
+    if let Some(of_sets) = classes
+        .iter()
+        .map(|name| folder.join(name))
+        .find(|place| folders(place).is_ok_and(|within| sets(&within) == (true, true)))
+    {
+        return wrong(format!("has the sets one folder further down: set data.dir to {}", of_sets.display()));
+    }
+    let is_set = |name: &OsString| sets(std::slice::from_ref(name)) != (false, false);
+    if !classes.is_empty() && classes.iter().all(is_set) {
+        let example = folder.join("train").join("cat");
+        return match sets(&classes).0 {
+            true => wrong(format!(
+                "has a training set without classes; {}, such as {}",
+                "each class of pictures needs a folder of its name in it",
+                example.display()
+            )),
+            false => wrong("has a test set and no folder `train`".into()),
+        };
+    }
+    match &classes[..] {
+        [] => wrong("has no folder of pictures; each class of pictures needs a folder of its name".into()),
+        [only] if !folders(&folder.join(only))?.is_empty() => {
+            let below = folder.join(only);
+            wrong(format!("has one folder, which has folders: set data.dir to {}", below.display()))
+        }
+        [only] => wrong(format!("has one class, {}; {TWO}", only.display())),
+        _ => Ok(Layout { classes, train: folder.to_path_buf(), test: None, unread: Vec::new() }),
+    }
+}
+
+/// Lists the pictures below `folder` and checks their headers. Without a folder of a test set, the share `held_out` of each class's
+/// pictures is the test set: by a draw from `seed`, one picture at least, and not the last one.
 ///
 /// # Errors
-/// If there is no class, a class without pictures, a class that only one of the sets has, or a file that is no picture or too
-/// large a picture; the message names the folder or file.
+/// If there are less than two classes, a class without pictures, a class that only one of the sets has, or a file that is no picture or
+/// too large a picture; the message names the folder or file.
 pub fn sets(folder: &Path, held_out: f64, seed: u64) -> Result<Sets, String> {
-    let (names, of) = classes(folder)?;
+    let Layout { classes: names, train: of, test, .. } = layout(folder)?;
     let train = of_classes(&of, &names)?;
-    let test_folder = ["val", "test"].map(|name| folder.join(name)).into_iter().find(|path| path.is_dir());
-    let (train, test) = match test_folder.filter(|_| of != folder) {
+    let (train, test) = match test {
         Some(other) => {
             let others = folders(&other)?;
             alike((&of, &names), (&other, &others))?;
@@ -190,8 +255,16 @@ fn pictures(
             ));
         }
         if READ.contains(&end.as_str()) {
-            let opened = File::open(&path).map_err(|error| error.to_string());
-            opened.and_then(header::read).map_err(|what| format!("{}: {what}", path.display()))?;
+            let open = || {
+                let file = File::open(&path).map_err(|error| error.to_string())?;
+                let bytes = file.metadata().map_err(|error| error.to_string())?.len();
+                header::read(file)?;
+                match bytes {
+                    ..=LONGEST => Ok(()),
+                    _ => Err(format!("has {bytes} bytes; a picture's file has {LONGEST} at most")),
+                }
+            };
+            open().map_err(|what| format!("{}: {what}", path.display()))?;
             files.push(path);
         }
     }

@@ -8,6 +8,7 @@
 mod decode;
 mod files;
 mod header;
+mod kind;
 mod listing;
 mod resize;
 #[cfg(test)]
@@ -33,7 +34,7 @@ pub struct PictureOptions {
     pub mean: [f64; 3],
     /// Deviations of red, green and blue, by which the differences are divided.
     pub std: [f64; 3],
-    /// The share of each class's pictures that are the test set, if there is no folder `val`.
+    /// The share of each class's pictures that are the test set, if there is no folder `val` or other folder of a test set.
     pub test_share: f64,
     /// The seed from which these pictures are drawn.
     pub seed: u64,
@@ -41,13 +42,19 @@ pub struct PictureOptions {
 
 /// The number of classes in a folder; `None` if it cannot be read.
 pub fn classes(folder: &Path) -> Option<usize> {
-    listing::classes(folder).ok().map(|(names, _)| names.len())
+    listing::layout(folder).ok().map(|layout| layout.classes.len())
+}
+
+/// The names of the folders within a folder that [`load`] does not read, because others of them are the training and the test set.
+pub fn unread(folder: &Path) -> Vec<String> {
+    let names = listing::layout(folder).map(|layout| layout.unread).unwrap_or_default();
+    names.iter().map(|name| name.display().to_string()).collect()
 }
 
 /// The training set and the test set in a folder.
 ///
 /// # Errors
-/// If there is no class, a class has no picture, `train` and `val` differ in classes, or a file is no picture or too large a
+/// If there are less than two classes, a class has no picture, `train` and `val` differ in classes, or a file is no picture or too large a
 /// picture; the message names the folder or file.
 pub fn load(folder: &Path, options: &PictureOptions) -> Result<(Dataset, Dataset)> {
     let PictureOptions { side, resize, mean, std, test_share, seed } = *options;

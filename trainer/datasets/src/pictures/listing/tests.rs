@@ -60,13 +60,75 @@ fn classes_are_sorted_by_name_and_their_pictures_spread() {
     assert_eq!(listed(folder.path(), &test), ["0:val/B/8.png", "1:val/b/9.png"]);
 }
 
-/// A folder `test` serves as `val` does; a class may be called `train`.
+/// Beside other classes, a class may be called `train`.
 #[test]
 fn a_set_is_told_from_a_class() {
     let sets_of = |paths: &[&str]| sets(folder(paths).path(), 0.5, 0).unwrap();
-    assert_eq!(sets_of(&["train/a/1.png", "test/a/2.png", "test/a/3.png"]).test.samples.len(), 2);
-    let vehicles = sets_of(&["train/1.png", "train/2.png", "test/1.png", "val/2.png", "val/3.png"]);
+    let vehicles = sets_of(&["train/1.png", "train/2.png", "bus/1.png", "val/2.png", "val/3.png"]);
     assert_eq!((vehicles.classes, vehicles.train.samples.len(), vehicles.test.samples.len()), (3, 3, 2));
+}
+
+#[test]
+fn the_usual_names_of_a_test_set_are_known_in_any_case() {
+    for (train, test) in [
+        ("train", "valid"),
+        ("train", "validation"),
+        ("train", "val"),
+        ("train", "eval"),
+        ("train", "dev"),
+        ("train", "test"),
+        ("Train", "Test"),
+        ("TRAIN", "VAL"),
+        ("training", "testing"),
+        ("Training", "Validation"),
+    ] {
+        let all = ["a/1.png", "b/1.png"].map(|file| [format!("{train}/{file}"), format!("{test}/{file}")]);
+        let folder = folder(&all.as_flattened().iter().map(String::as_str).collect::<Vec<_>>());
+        let found = sets(folder.path(), 0.5, 0).unwrap();
+        let of = |listing| listed(folder.path(), listing);
+        assert_eq!(of(&found.train), [format!("0:{train}/a/1.png"), format!("1:{train}/b/1.png")]);
+        assert_eq!(of(&found.test), [format!("0:{test}/a/1.png"), format!("1:{test}/b/1.png")]);
+        assert!(layout(folder.path()).unwrap().unread.is_empty());
+    }
+    let more =
+        ["train/a/1.png", "train/b/1.png", "test/a/1.png", "val/a/1.png", "val/b/1.png", "extra/c/1.png"];
+    let folder = folder(&more);
+    assert!(sets(folder.path(), 0.5, 0).unwrap().test.samples[0].0.starts_with(folder.path().join("val")));
+    assert_eq!(layout(folder.path()).unwrap().unread, ["extra", "test"]);
+}
+
+#[test]
+fn a_folder_too_high_or_without_classes_is_refused_with_what_would_be_right() {
+    for (paths, says) in [
+        (
+            &["flowers/train/a/1.png", "flowers/train/b/1.png", "flowers/val/a/1.png"][..],
+            "has the sets one folder further down: set data.dir to HERE/flowers",
+        ),
+        (
+            &["images/train/1.png", "images/val/1.png", "labels/train/1.txt"],
+            "has the sets one folder further down: set data.dir to HERE/images",
+        ),
+        (
+            &["flowers/a/1.png", "flowers/b/1.png"],
+            "has one folder, which has folders: set data.dir to HERE/flowers",
+        ),
+        (
+            &["train/1.png", "test/1.png"],
+            "has a training set without classes; each class of pictures needs a folder of its name in it, such as HERE/train/cat",
+        ),
+        (&["val/a/1.png", "val/b/1.png"], "has a test set and no folder `train`"),
+        (
+            &["a/1.png", "a/2.png"],
+            "has one class, a; every answer would be right: there have to be two classes, each with a folder of its own",
+        ),
+        (&["1.png"], "has no folder of pictures; each class of pictures needs a folder of its name"),
+    ] {
+        let folder = folder(paths);
+        let place = folder.path().display().to_string();
+        assert_eq!(refused(folder.path()).replace(&place, "HERE"), format!("HERE: {says}"), "{paths:?}");
+    }
+    let one = folder(&["train/a/1.png", "val/a/1.png"]);
+    assert!(refused(one.path()).starts_with("train: has one class, a; "));
 }
 
 #[test]
@@ -122,13 +184,13 @@ fn a_folder_without_classes_or_pictures_is_refused_by_name() {
         error.starts_with("val: has no folder for class b, which ")
             && error.ends_with("both need the same classes")
     );
-    let differ = folder(&["train/a/1.png", "val/a/1.png", "val/b/1.png"]);
-    assert!(refused(differ.path()).starts_with("train: has no folder for class b, which "));
+    let differ = folder(&["train/a/1.png", "train/b/1.png", "val/a/1.png", "val/b/1.png", "val/c/1.png"]);
+    assert!(refused(differ.path()).starts_with("train: has no folder for class c, which "));
 }
 
 #[test]
 fn a_file_that_is_no_picture_is_refused_by_name() {
-    let folder = folder(&["a/1.png", "a/2.png"]);
+    let folder = folder(&["a/1.png", "a/2.png", "b/1.png"]);
     let with = |name: &str, bytes: &[u8]| {
         let path = folder.path().join("a").join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -136,8 +198,11 @@ fn a_file_that_is_no_picture_is_refused_by_name() {
         std::fs::remove_file(path).unwrap();
         error
     };
-    assert_eq!(with("3.jpg", b"<html>"), "a/3.jpg: is neither JPEG nor PNG");
-    assert_eq!(with("3.png", b""), "a/3.png: is neither JPEG nor PNG");
+    assert_eq!(
+        with("3.jpg", b"<html>"),
+        "a/3.jpg: is an HTML page, neither JPEG nor PNG: get the picture again"
+    );
+    assert_eq!(with("3.png", b""), "a/3.png: is empty, neither JPEG nor PNG: get the picture again");
     assert_eq!(with("3.jpg", &[0xff, 0xd8, 0xff]), "a/3.jpg: ends within its header");
     assert_eq!(
         with("3.WebP", b"RIFF"),
@@ -179,7 +244,7 @@ fn links_to_folders_above_or_listed_already_are_not_followed() {
 
 #[test]
 fn a_picture_that_is_no_regular_file_is_refused_by_name() {
-    let folder = folder(&["a/1.png", "a/2.png"]);
+    let folder = folder(&["a/1.png", "a/2.png", "b/1.png"]);
     std::os::unix::fs::symlink("/dev/null", folder.path().join("a/notes")).unwrap();
     assert!(sets(folder.path(), 0.2, 0).is_ok());
     std::os::unix::fs::symlink("/dev/null", folder.path().join("a/3.JPG")).unwrap();
