@@ -43,7 +43,7 @@ pub(crate) enum Limit {
 use Limit::{BelowOne, Finite, Inside, NotNegative, Positive, UpToOne, Whole, Within};
 
 /// Every numeric key.
-pub(crate) const LIMITS: [(&str, Limit); 76] = [
+pub(crate) const LIMITS: [(&str, Limit); 77] = [
     ("threads", Whole(1, 1024)),
     ("seed", Whole(0, i64::MAX as u64)),
     ("model.hidden", Whole(1, LARGEST)),
