@@ -180,7 +180,7 @@ fn strategies_are_compared_on_unlike_devices() {
 #[test]
 fn runs_on_many_ranks_have_fewer_steps() {
     let weights = |ranks: &str, steps: &[&str]| {
-        let flags = ["--ranks", ranks, "--strategies", "ddp", "--predicted-only"];
+        let flags = ["--ranks", ranks, "--strategies", "ddp"];
         let all = records(&[&["compare", "--config", MLP][..], &flags, steps].concat());
         all.iter().find(|record| record["kind"] == "compare").unwrap()["weights_hash"].to_string()
     };
@@ -320,4 +320,35 @@ fn the_mesh_has_an_axis_for_ranks_that_hold_a_copy_together() {
         "parallel.shard=2",
     ]);
     assert!(text.contains("data 2 x shard 2") && text.contains("128 samples"), "{text}");
+}
+
+/// A step of many exchanges on many ranks is predicted by one rank of each kind, which gives no bytes of single ranks, and no message.
+#[test]
+fn a_step_of_too_many_messages_is_predicted_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("gpt.toml");
+    let way = |layers: u32| {
+        let text = SMALL_GPT
+            .replace("positions = 8", "positions = 128")
+            .replace("layers = 4", &format!("layers = {layers}"));
+        std::fs::write(&path, text).unwrap();
+        let config = path.to_str().unwrap();
+        let all = records(&[
+            "compare",
+            "--config",
+            config,
+            "--ranks",
+            "64",
+            "--strategies",
+            "context",
+            "--predicted-only",
+        ]);
+        all.into_iter().find(|record| record["kind"] == "compare").unwrap()
+    };
+    for (layers, of_ranks) in [(1, 64), (8, 0)] {
+        let record = way(layers);
+        assert_eq!(record["bytes_sent"].as_array().map_or(0, Vec::len), of_ranks, "{record}");
+        assert!(record["step_us"].as_f64().unwrap() > 0.0 && record["memory"]["params"].as_u64() > Some(0));
+        assert!(record["weights_hash"].is_null(), "--predicted-only computes nothing: {record}");
+    }
 }

@@ -39,9 +39,9 @@ hold. A strategy that does not take the configuration is named with the reason, 
 wait for longest, with its share of all waiting, both as means over the steps after the first; - means that no rank waits for another.
 
 The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
-on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads. With
---modeled-only nothing is computed at all: times, bytes and memory are those of the prediction, for networks that this machine
-does not hold. It simulates every message of every rank: seconds for 16 ranks, and minutes for `context` on 64.
+on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only and --steps nothing
+runs on threads. With --modeled-only, or --predicted-only alone, nothing is computed: times, bytes and memory are predicted. Every
+message of every rank is simulated; where that would take minutes, one rank of each kind is predicted, without bytes and plots.
 
 Collectives are Allfold's own, by the algorithm that a communicator chooses for the ranks and the size (`allfold show`): where ranks are
 no power of two a slower one. Messages are as wide as parameters, with AMP too. A pipeline has a stage for each rank, and tensor and
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     /// [default: the machine's own GPU in f32, else a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// Predict alone, without runs on threads
+    /// Predict alone, without runs on threads: as --modeled-only, or with --steps by so many steps of real arithmetic
     #[arg(long)]
     predicted_only: bool,
     /// Run no arithmetic: predict from shapes, FLOPs and bytes, networks of any size on up to 256 ranks
@@ -126,18 +126,18 @@ pub(super) struct Compared {
     pub left_out: Vec<LeftOutStrategy>,
 }
 
-/// The most steps of a run for which the user gives no number, and the fewest: the first one is not timed.
+/// The most steps of a run for which the user gives no number; the fewest are 3, of which the first one is not timed.
 const MOST_STEPS: u64 = 10;
-const FEWEST_STEPS: u64 = 3;
 
 /// The steps of a run for which the user gives no number: with many ranks as many as keep the samples of all ranks and steps those of
 /// ten steps on eight ranks.
 fn usual_steps(ranks: u32) -> u64 {
-    (8 * MOST_STEPS / u64::from(ranks.max(1))).clamp(FEWEST_STEPS, MOST_STEPS)
+    (8 * MOST_STEPS / u64::from(ranks.max(1))).clamp(3, MOST_STEPS)
 }
 
 /// Compares, and prints a table of what was measured and one of what was predicted.
 pub fn run(args: &Args) -> CommandResult {
+    let modeled = args.modeled_only || args.predicted_only && args.steps.is_none();
     let mut config = config::read(&args.config)?;
     for pair in &args.set {
         config::replace(&mut config, pair)?;
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> CommandResult {
     // There are enough epochs for the steps, no checkpoints and no early end.
     (config.training.max_steps, config.training.epochs) = (steps, steps);
     config.fixed_length();
-    if config.uses_gpus() && !args.modeled_only {
+    if config.uses_gpus() && !modeled {
         return Err(CommandError::usage(
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu, or predict alone with --modeled-only",
         ));
@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> CommandResult {
     devices.check(args.ranks)?;
     let topology = Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     topology.notes().iter().for_each(|note| tracing::info!("{note}"));
-    if args.modeled_only && args.ranks > MOST_SERVED {
+    if modeled && args.ranks > MOST_SERVED {
         return Err(CommandError::usage(format!(
             "--modeled-only predicts every message, for {MOST_SERVED} ranks at most, and there are {}; give fewer, or predict each strategy by `allfold scale --strategy NAME --modeled-only`",
             args.ranks
@@ -187,13 +187,13 @@ pub fn run(args: &Args) -> CommandResult {
         ranks: args.ranks,
         topology: args.topology.clone(),
         devices,
-        by: match (args.modeled_only, args.predicted_only) {
+        by: match (modeled, args.predicted_only) {
             (true, _) => ComparedBy::Model,
             (_, true) => ComparedBy::Prediction,
             _ => ComparedBy::ThreadsAndPrediction,
         },
     };
-    if args.steps.is_none() && steps < MOST_STEPS && !args.modeled_only {
+    if args.steps.is_none() && steps < MOST_STEPS && !modeled {
         tracing::info!("each run of {} ranks takes {steps} steps; --steps sets another number", args.ranks);
     }
     let compared = comparison.run(None, &mut output)?;

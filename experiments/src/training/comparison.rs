@@ -2,15 +2,18 @@
 
 use super::launch_mode::{LaunchMode, SimulatedRanks};
 use super::rank_steps::{RankSteps, last_steps};
-use super::records::setup;
+use super::records::{held, setup};
 use super::run::{self, RecordOptions};
 use super::trained::Trained;
 use super::waiting::waiting_in_step;
 use allfold_cli::devices::RankDevices;
 use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
-use allfold_prediction::{ModeledMachine, predict_every_rank};
-use allfold_report::records::{MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
+use allfold_prediction::{MOST_LINKED, ModeledMachine, StepPrediction, predict, predict_every_rank};
+use allfold_report::format::counted;
+use allfold_report::records::{Breakdown, MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
+use allfold_sim::Picos;
+use allfold_trainer::timing::StepBreakdown;
 use allfold_trainer::{Config, Dataset, MemoryUse, SampleForm, strategies};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -18,6 +21,9 @@ use std::collections::BTreeMap;
 /// Micro-batches for each stage of a pipeline whose configuration asks for one micro-batch, which would leave all stages but one
 /// idle.
 const MICRO_BATCHES: usize = 4;
+
+/// The most work of a step of which every message is simulated: bars of a rank times ranks times ranks. More would take minutes.
+const MOST_WORK: u64 = 10_000_000;
 
 /// A strategy of a comparison, with the configuration that it trains by.
 pub struct Contender {
@@ -154,6 +160,19 @@ impl Contender {
         let plan = Plan::default();
         let SimulatedRanks { topology, devices, faults } = ranks;
         let on = ModeledMachine { devices: faults, ..ModeledMachine::new(topology, devices.device, &plan) };
+        if self.ranks > MOST_LINKED {
+            let outline = predict(&self.config, samples, &on)?;
+            let longest = outline.spans.iter().map(Vec::len).max().unwrap_or(0) as u64;
+            if longest * u64::from(self.ranks).pow(2) > MOST_WORK {
+                tracing::info!(
+                    "{}: its {} exchange too much to simulate every message: one rank of each kind is predicted, without bytes and plot",
+                    self.config.strategy,
+                    counted(self.ranks as usize, "rank")
+                );
+                let setup = setup(&self.config, "modeled", &devices.to_string(), self.ranks);
+                return Ok((self.outlined(&outline, setup, machine), Vec::new()));
+            }
+        }
         let every = predict_every_rank(&self.config, samples, &on)?;
         let of_ranks = last_steps(&every);
         let steps = RankSteps { of_ranks: &of_ranks, timeline: &every.timeline, warmup: 0 };
@@ -162,6 +181,32 @@ impl Contender {
         let waiting_for = waiting_in_step(spans.zip(every.operations.iter().map(Vec::as_slice)));
         let timed = MeasuredComparison { waiting_for, ..self.of_steps(steps, (setup, machine)) };
         Ok(self.on_virtual_time(timed, steps))
+    }
+
+    /// The record of a step of which one rank of each kind was predicted: what every single rank sends is not known.
+    fn outlined(&self, step: &StepPrediction, setup: Setup, machine: &str) -> SimulatedComparison {
+        let StepBreakdown { data, forward, backward, exposed, optimiser } = step.time;
+        let [data_us, forward_us, backward_us, exposed_us, optimiser_us] =
+            [data, forward, backward, exposed, optimiser].map(Picos::as_micros);
+        let devices = setup.device.parse::<RankDevices>().ok();
+        SimulatedComparison {
+            batch: self.samples(),
+            micro_batches: self.config.training.accumulate as u64,
+            topology: machine.into(),
+            step_us: step.time.total().as_micros(),
+            breakdown: Breakdown { data_us, forward_us, backward_us, exposed_us, optimiser_us },
+            waiting_us: vec![exposed_us],
+            waiting_for: Vec::new(),
+            communication_us: vec![step.communication.as_micros().max(exposed_us)],
+            bytes_sent: Vec::new(),
+            bytes_by_operation: BTreeMap::new(),
+            peak_bytes: step.peaks.iter().map(MemoryUse::total).collect(),
+            memory: step.peak().map(held).unwrap_or_default(),
+            device_memory: devices.and_then(|devices| devices.least_memory(setup.ranks)),
+            loss: None,
+            weights_hash: None,
+            setup,
+        }
     }
 
     /// The record of steps on virtual time, where what ranks send is known, and the last step as bars.
