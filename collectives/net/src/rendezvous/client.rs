@@ -126,7 +126,7 @@ pub fn address_for(
     use std::net::ToSocketAddrs;
     let found = (rendezvous_address.host.as_str(), rendezvous_address.port).to_socket_addrs();
     let found = found.map(|mut all| all.next());
-    let unknown = |why| RendezvousFailure::UnknownHost { host: rendezvous_address.host.clone(), why };
+    let unknown = |why| unknown(&rendezvous_address.host, why);
     let address = found.map_err(|error| unknown(error.to_string()))?;
     let address = address.ok_or_else(|| unknown("it has no address".into()))?;
     Ok(SocketAddr::new(from_all_hosts(rendezvous_address, hosts, address.ip()), address.port()))
@@ -173,6 +173,13 @@ fn lost(error: Error) -> RendezvousFailure {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_url_given_as_a_host_is_told_the_host() {
+        let said = |host| unknown(host, "no name".into()).to_string();
+        assert!(said("tcp://localhost").contains("(no name; a URL is no host: write localhost)"));
+        assert!(said("node7").starts_with("no host is called node7 (no name): "));
+    }
 
     #[test]
     fn a_host_that_names_itself_by_loopback_listens_to_all_others() {
