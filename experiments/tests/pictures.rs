@@ -84,7 +84,7 @@ fn a_run_says_how_many_pictures_and_classes_it_has_and_refuses_one_class() {
     let (code, [said, warned]) = train();
     assert_eq!(code, Some(0), "{warned}");
     assert!(
-        said.contains("\n30 pictures of 3 x 24 x 24 in 3 classes: 24 to train on, 6 in the test set\n"),
+        said.contains("\n30 pictures of 3 x 32 x 32 in 3 classes: 24 to train on, 6 in the test set\n"),
         "{said}"
     );
     assert!(!warned.contains("one class"), "{warned}");
