@@ -12,8 +12,8 @@ pub struct DataConfig {
     pub name: String,
     /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` (or
     /// `valid`, `validation`, `eval`, `dev`, `test`; in any case) of such. Arrays are in `train_x.npy` and `train_y.npy`, or in
-    /// `train.safetensors` as `x` and `y`; and the same of `test`. MNIST is in its folder `mnist` or in torchvision's `MNIST/raw`,
-    /// CIFAR-10 in `cifar10` or `cifar-10-batches-bin`, Fashion-MNIST in `fashion_mnist` or `FashionMNIST/raw`.
+    /// `train.safetensors` as `x` and `y`; and the same of `test`. MNIST is in its folder `mnist` or in torchvision's `raw` in `MNIST`,
+    /// CIFAR-10 in `cifar10` or `cifar-10-batches-bin`, Fashion-MNIST in `fashion_mnist` or `raw` in `FashionMNIST`.
     pub dir: String,
     /// Number of training samples to use, from the first; 0: all.
     pub train_samples: usize,
