@@ -111,7 +111,16 @@ async fn resolved(rendezvous_address: &RendezvousAddress) -> Result<SocketAddr, 
         .map(|mut all| all.next())
         .map_err(|error| error.to_string())
         .and_then(|first| first.ok_or_else(|| "it has no address".into()))
-        .map_err(|why| RendezvousFailure::UnknownHost { host: host.clone(), why })
+        .map_err(|why| unknown(host, why))
+}
+
+/// The failure for a host whose name cannot be resolved; a URL is no name.
+fn unknown(host: &str, why: String) -> RendezvousFailure {
+    let why = match host.rsplit_once("://") {
+        Some((_, bare)) => format!("{why}; a URL is no host: write {bare}"),
+        None => why,
+    };
+    RendezvousFailure::UnknownHost { host: host.into(), why }
 }
 
 /// The address at which the rendezvous server listens, on its own host. If the host resolves its own name to a loopback address,
@@ -126,7 +135,7 @@ pub fn address_for(
     use std::net::ToSocketAddrs;
     let found = (rendezvous_address.host.as_str(), rendezvous_address.port).to_socket_addrs();
     let found = found.map(|mut all| all.next());
-    let unknown = |why| unknown(&rendezvous_address.host, why);
+    let unknown = |why: String| unknown(&rendezvous_address.host, why);
     let address = found.map_err(|error| unknown(error.to_string()))?;
     let address = address.ok_or_else(|| unknown("it has no address".into()))?;
     Ok(SocketAddr::new(from_all_hosts(rendezvous_address, hosts, address.ip()), address.port()))
