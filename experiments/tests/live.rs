@@ -218,7 +218,7 @@ fn a_long_wait_is_told_on_standard_error() {
     let run = large_run(folder.path());
     for (args, begins) in [
         (&["validate", run.as_str()][..], "predicting calls: "),
-        (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"], "proving: 0 of 1, "),
+        (&["verify", "all_reduce", "--algo", "ring", "--ranks", "1024"], "proving: 0 of 1, "),
         (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], "step "),
         (
             &["compare", "--config", MLP, "--ranks", "64", "--steps", "500", "--strategies", "zero1"],

@@ -54,7 +54,11 @@ fn refused(args: &[String], variables: &[(&str, &str)], says: &str) {
 }
 
 /// The commands that read a file below `folder`, where each file is a link to `large`, with what each command says.
-fn readers(folder: &Path, large: &Path, picture: &'static str) -> Vec<(Vec<String>, &'static str)> {
+fn readers(
+    folder: &Path,
+    large: &Path,
+    [picture, archive, array]: [&'static str; 3],
+) -> Vec<(Vec<String>, &'static str)> {
     let link = |name: &str| {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -90,14 +94,14 @@ fn readers(folder: &Path, large: &Path, picture: &'static str) -> Vec<(Vec<Strin
         (words(&["scale", "validate", &link("t.json")]), "a table of training throughput may have 16 MiB"),
         (words(&["validate", RUN, "--machine", &link("m.json")]), "a machine's description may have 1 MiB"),
         (words(&[&simulate[..], &[&link("net.yml")]].concat()), "a description of a machine may have 16 MiB"),
-        (train(&[format!("model.weights={}", link("w.pt"))]), "archive of PyTorch's"),
-        (train(&[format!("model.weights={}", link("w.pth"))]), "archive of PyTorch's"),
+        (train(&[format!("model.weights={}", link("w.pt"))]), archive),
+        (train(&[format!("model.weights={}", link("w.pth"))]), archive),
         (resumed, "its header describes"),
         (data("mnist", "sets"), "a file of a dataset may have"),
         (data("cifar10", "sets"), "a file of a dataset may have"),
         (data("text", "text"), "a file of a dataset may have"),
         (data("pictures", "pictures"), picture),
-        (data("arrays", "arrays"), "is no `.npy` file"),
+        (data("arrays", "arrays"), array),
     ]
 }
 
@@ -110,9 +114,11 @@ fn files_larger_than_what_they_should_be_are_refused_in_little_memory() {
     fs::set_permissions(&sparse, Permissions::from_mode(0o600)).unwrap();
     let zeros = folder.path().join("zeros");
     symlink("/dev/zero", &zeros).unwrap();
-    for (large, picture) in [(&zeros, "a.png: is no regular file"), (&sparse, "is neither JPEG nor PNG")] {
+    let endless = ["a.png: is no regular file", "is no regular file", "is no regular file"];
+    let long = ["is neither JPEG nor PNG", "archive of PyTorch's", "is no `.npy` file"];
+    for (large, says) in [(&zeros, endless), (&sparse, long)] {
         let files = large.with_extension("files");
-        for (args, says) in readers(&files, large, picture) {
+        for (args, says) in readers(&files, large, says) {
             refused(&args, &[], says);
         }
         let secret = large.display().to_string();

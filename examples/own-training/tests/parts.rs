@@ -41,7 +41,8 @@ fn the_spirals_are_told_apart_by_own_parts_alone() {
 fn an_own_strategy_has_the_bits_of_allfolds() {
     let hashes = |ranks: u32| {
         ["ddp", "late_ddp", "zero1", "zero3"].map(|strategy| {
-            let config = config(&[("strategy", strategy), ("epochs", "3"), ("dtype", "f64")]);
+            let config =
+                config(&[("strategy", strategy), ("training.epochs", "3"), ("precision.dtype", "f64")]);
             trained(&config, ranks)[0].weights_hash
         })
     };
@@ -55,7 +56,8 @@ fn an_own_strategy_has_the_bits_of_allfolds() {
 #[test]
 fn an_own_strategy_runs_on_gpus() {
     let losses = |device: &str| {
-        let keys = [("model.name", "mlp"), ("optimiser.name", "sgd"), ("device", device), ("epochs", "2")];
+        let keys =
+            [("model.name", "mlp"), ("optimiser.name", "sgd"), ("device", device), ("training.epochs", "2")];
         let config = config(&keys);
         let (train, test) = data::load(&config).unwrap();
         let shim =
@@ -73,10 +75,10 @@ fn an_own_hook_exchanges_gradients() {
     let result = trained(
         &config(&[
             ("strategy", "ddp"),
-            ("hook", "majority"),
-            ("optimiser", "sgd"),
-            ("lr", "0.002"),
-            ("weight_decay", "0"),
+            ("ddp.hook", "majority"),
+            ("optimiser.name", "sgd"),
+            ("optimiser.lr", "0.002"),
+            ("optimiser.weight_decay", "0"),
         ]),
         4,
     );
@@ -87,7 +89,7 @@ fn an_own_hook_exchanges_gradients() {
 
 #[test]
 fn the_own_layers_gradients_are_those_of_differences() {
-    let config = config(&[("hidden", "[5]"), ("strategy", "single")]);
+    let config = config(&[("model.hidden", "[5]"), ("strategy", "single")]);
     let network = || models::build::<f64>(&config, SampleForm::new((1, 1, 2), 2));
     let body = |comm: Communicator| -> Result<()> {
         let (mut model, mut rank) =

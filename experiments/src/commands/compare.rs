@@ -1,5 +1,4 @@
-//! `allfold compare`: one configuration trained by several strategies on the same samples, measured on threads of this machine and
-//! predicted on a simulated one.
+//! `allfold compare`: one configuration trained by several strategies on the same samples, measured on threads and predicted.
 
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
@@ -65,9 +64,8 @@ pub(crate) struct Args {
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
-    /// A GPU's name alone, or with _bf16, means its tensor cores, with _f32 plain f32
-    /// [default: the machine's own GPU in f32, else a100_f32]
+    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32; a GPU
+    /// alone, or with _bf16, means its tensor cores, with _f32 plain f32 [default: the machine's own GPU in f32, else a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Predict alone, without runs on threads: as --modeled-only, or with --steps by so many steps of real arithmetic

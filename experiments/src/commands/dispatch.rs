@@ -392,7 +392,6 @@ mod tests {
             (&["launch", "--node_rank", "1", "--", "true"], "found; write --node-rank NODE"),
             (&["launch", "--standalone", "--", "true"], "found; leave it out"),
             (&["launch", "-m", "train"], "found; write -- python -m MODULE"),
-            (&["scale", "--workload", "resnet50", "--ranks", "1", "--amp"][..], "scale workload NAME"),
         ] {
             let line = refused(args);
             assert!(line.contains(hint), "{args:?}: {line}");

@@ -18,7 +18,7 @@ pub(super) fn limited(limits: &str, args: &[&str]) -> Command {
 fn more_ranks_than_can_be_started_are_refused_before_the_first() {
     let starts = "echo up; sleep 1000 # never-mark-17";
     for (command, says) in [
-        (launch(&["-n", "4294967295", "--", "sh", "-c", starts]), "start fewer ranks"),
+        (launch(&["-n", "4294967295", "--", "sh", "-c", starts]), "4294967295 is not in 1..=65536"),
         (
             limited("ulimit -n 64", &["-n", "40", "--", "sh", "-c", starts]),
             "descriptors and this process may open 64",

@@ -138,11 +138,11 @@ fn options_of_ddp_take_their_time_on_the_clock() {
     };
     let none = time("neither", &plain);
     let groups = plain.clone().with(|c| c.ddp.groups = vec!["conv".into(), "fc".into()]);
-    assert_ne!(time("groups", &groups), none);
+    assert_ne!(time("ddp.groups", &groups), none);
     let buffers = plain.clone().with(|c| c.ddp.broadcast_buffers = true);
-    assert!(time("broadcast_buffers", &buffers) > none);
+    assert!(time("ddp.broadcast_buffers", &buffers) > none);
     let unused = plain.with(|c| c.ddp.find_unused = true);
-    assert_eq!(time("find_unused", &unused), none);
+    assert_eq!(time("ddp.find_unused", &unused), none);
 }
 
 #[test]

@@ -55,7 +55,8 @@ fn the_folders_of_other_programs_are_found() {
 
 #[test]
 fn what_is_no_picture_cannot_be_moved() {
-    for text in ["data = \"text\"\nflip = true", "model = \"gpt\"\ncrop_padding = 1"] {
+    for text in ["[data]\nname = \"text\"\nflip = true", "[model]\nname = \"gpt\"\n[data]\ncrop_padding = 1"]
+    {
         let error = crate::config::parse(text, "c.toml").unwrap_err().to_string();
         assert_eq!(
             error,

@@ -96,8 +96,8 @@ const TIED: (&str, &str) = ("lm_head.weight", "transformer.wte.weight");
 /// The weights that Hugging Face's GPT-2 has the other way round; the first one is not square.
 const CONV1D: [&str; 4] =
     ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
-/// The masks of attention that older programs save with a gpt.
-const MASKS: [&str; 2] = ["attn.bias", "attn.masked_bias"];
+/// The masks of attention that older programs save with a gpt, and the counters of batch norms, which converted files hold as floats.
+const NO_WEIGHTS: [&str; 3] = ["attn.bias", "attn.masked_bias", "num_batches_tracked"];
 
 /// What a file has for a model.
 #[derive(Default)]
@@ -167,7 +167,7 @@ pub(super) fn matched<'a>(
     let beside = names.beside();
     for (name, tensor) in &dict.tensors {
         let same = at.get(&tensor.start).is_some_and(|taken| taken.is_some_and(|(_, taken)| taken == tensor));
-        let no_weight = !tensor.is_float() || MASKS.iter().any(|mask| name.ends_with(mask));
+        let no_weight = !tensor.is_float() || NO_WEIGHTS.iter().any(|mask| name.ends_with(mask));
         if used.contains(&**name) || same || no_weight {
             continue;
         }

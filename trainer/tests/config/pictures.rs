@@ -65,7 +65,7 @@ fn config(folder: &TempDir) -> Config {
 fn the_numbers_of_a_picture_are_those_by_hand() {
     let folder = tempfile::tempdir().unwrap();
     let row = [255, 0, 1, 51, 102, 153, 204, 0, 2, 255, 0, 3];
-    for name in ["a/1.png", "a/2.png"] {
+    for name in ["a/1.png", "a/2.png", "b/1.png", "b/2.png"] {
         write(folder.path(), name, 4, &[row, row].concat());
     }
     let config = config(&folder).with(|c| {
@@ -75,7 +75,7 @@ fn the_numbers_of_a_picture_are_those_by_hand() {
         c.data.picture_std = [0.5, 1.0, 1.0 / 255.0];
     });
     let (train, test) = load(&config).unwrap();
-    assert_eq!((train.len(), test.len(), form(&config)), (1, 1, Some(SampleForm::new((3, 2, 2), 1))));
+    assert_eq!((train.len(), test.len(), form(&config)), (2, 2, Some(SampleForm::new((3, 2, 2), 2))));
     let mut batch = Batch::<f32>::default();
     train.gather(&[0], &mut batch).unwrap();
     let want = [0.0, 1.2, 0.0, 1.2, 0.4, 0.0, 0.4, 0.0, 153.0, 2.0, 153.0, 2.0];
