@@ -322,7 +322,7 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
             (vec!["train", "--config", &toml], "a configuration may have 1 MiB"),
             (
                 [&train[..], &[&weights]].concat(),
-                if *file == zeros { "is no regular file" } else { "its header describes" },
+                if *file == zeros { "is no regular file" } else { "is neither a safetensors file nor" },
             ),
             ([&train[..], &["checkpoint.resume=true", "--set", &resumed]].concat(), "its header describes"),
             (

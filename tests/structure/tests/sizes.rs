@@ -43,6 +43,30 @@ fn files_and_crates_stay_small() {
     assert!(wrong.is_empty(), "too large:\n{}", wrong.join("\n"));
 }
 
+/// Lines of production code: neither blank nor a comment, in a folder `src`, outside of tests. The number only falls, except by what a
+/// change is granted.
+const PRODUCTION: usize = 96_900;
+
+#[test]
+fn production_code_does_not_grow() {
+    let mut lines = 0;
+    for member in members().unwrap() {
+        let files = rust_files(&root().join(&member).join("src")).unwrap();
+        let tests = |name: &str| name.split('/').any(|part| part == "tests" || part == "tests.rs");
+        lines +=
+            files.iter().filter(|(name, _)| !tests(name)).map(|(_, text)| production(text)).sum::<usize>();
+    }
+    println!("{lines} lines of production code");
+    assert!(lines <= PRODUCTION, "{lines} lines of production code: more than {PRODUCTION}");
+    assert!(lines + 500 > PRODUCTION, "lower the limit of {PRODUCTION} lines of production code to {lines}");
+}
+
+/// The lines of a file that count, up to its module of tests.
+fn production(text: &str) -> usize {
+    let own = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    own.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+}
+
 #[test]
 fn a_strategy_is_read_in_one_sitting() {
     let files = rust_files(&root().join("trainer/src/strategies")).unwrap();
