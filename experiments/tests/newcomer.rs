@@ -197,6 +197,11 @@ fn machines_describes_shapes_and_machines_with_options() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(text.starts_with(&format!("{name}: {ranks} ranks")) && text.contains(link), "{text}");
     }
+    // A GPU's name lists its machines, and no others.
+    let output = allfold(&["machines", "H100"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text.contains("hgx-h100 ") && text.contains("nd-h100-v5 "), "{text}");
+    assert!(!text.contains("dgx-a100"), "{text}");
     let output = allfold(&["machines", "dgx-a10"]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && text.contains("did you mean `dgx-a100`?"), "{text}");

@@ -101,6 +101,16 @@ impl Sampler {
         }
     }
 
+    /// The samples of the smallest micro-batch of an epoch's last batch, if that batch is smaller than the others, the run makes it, and
+    /// every rank has as many samples.
+    pub(crate) fn smallest_of_last(&self, config: &Config) -> Option<usize> {
+        let last = self.per_rank() % config.training.batch.max(1);
+        let alike = !config.data.uneven && config.parallel.shares.is_empty();
+        let made = !config.data.drop_last_batch && self.run_steps(config) >= self.steps(config);
+        let micro = last.div_ceil(config.training.accumulate.max(1)).max(1);
+        (last > 0 && alike && made).then(|| (last - 1) % micro + 1)
+    }
+
     /// The error for an epoch without a step.
     pub(crate) fn no_step(&self, config: &Config) -> Error {
         let Sampler { samples, world, .. } = self;

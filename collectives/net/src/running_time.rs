@@ -7,8 +7,8 @@
 //! running time   0 s ........ 8 s ......................... 9 s .......... 21 s
 //! ```
 //!
-//! Whoever waits looks at the clock at least every [`LOOK`]. A longer gap than [`LONGEST`] between two looks means that the process did not
-//! run: it counts as [`LONGEST`].
+//! Whoever waits looks at the clock at least every `LOOK`. A longer gap than `LONGEST` between two looks means that the process did not
+//! run: it counts as `LONGEST`.
 
 use allfold_base::lock;
 use std::sync::Mutex;

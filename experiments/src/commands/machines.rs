@@ -16,12 +16,13 @@ use allfold_sim::machines::presets::{OPTIONS, Preset};
 #[command(after_help = "Examples:
   allfold machines
   allfold machines dgx-a100
+  allfold machines h100
   allfold machines ndv4-topo.xml --machine nd-a100-v4
   allfold simulate all_reduce --topology dgx-a100:16 --ranks 128 -b 1G
   allfold simulate all_reduce --topology hgx-h100:64,fat-tree=2:1,pod=32 --ranks 512 -b 1G")]
 pub(crate) struct Args {
-    /// The machine whose figures and sources are shown, or a file to describe: a topology (.toml), or an NCCL topology or graph
-    /// (.xml)
+    /// The machine whose figures and sources are shown, a GPU whose machines are listed, or a file to describe: a topology (.toml), or an
+    /// NCCL topology or graph (.xml)
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// The machine that completes an NCCL topology file
@@ -50,23 +51,23 @@ pub fn run(args: &Args) -> CommandResult {
             Err(unknown) => {
                 // A shape of links, a machine with options, or anything else that `--topology` takes.
                 let ranks = named_ranks(name).unwrap_or(RANKS);
-                let topology =
-                    Topology::named(name, ranks).map_err(|error| match name.contains([':', ',']) {
-                        true => CommandError::usage(error),
-                        false => CommandError::usage(unknown),
-                    })?;
-                output.say(format!("{name}: {}", counted(ranks as usize, "rank")))?;
-                links(&topology, &mut output)?;
+                match (Topology::named(name, ranks), with_word(name)?) {
+                    (Ok(topology), _) => {
+                        output.say(format!("{name}: {}", counted(ranks as usize, "rank")))?;
+                        links(&topology, &mut output)?;
+                    }
+                    (Err(error), presets) if presets.is_empty() => {
+                        return Err(match name.contains([':', ',']) {
+                            true => CommandError::usage(error),
+                            false => CommandError::usage(unknown),
+                        });
+                    }
+                    (Err(_), presets) => table(&presets, &mut output)?,
+                }
             }
         },
         None => {
-            let presets = Preset::all().map_err(CommandError::run)?;
-            let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
-            for preset in &presets {
-                rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
-                output.record(&listed(preset))?;
-            }
-            output.say(columns(&rows))?;
+            table(&Preset::all().map_err(CommandError::run)?, &mut output)?;
             output.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
             for (option, meaning) in OPTIONS {
                 output.say(format!("  {option:<18} {meaning}"))?;
@@ -74,6 +75,26 @@ pub fn run(args: &Args) -> CommandResult {
         }
     }
     output.close()
+}
+
+/// The machines with this word, such as a GPU, in their name or title.
+fn with_word(word: &str) -> CommandResult<Vec<Preset>> {
+    let word = word.to_ascii_lowercase();
+    let mut presets = Preset::all().map_err(CommandError::run)?;
+    let has =
+        |text: &str| text.to_ascii_lowercase().split(|c: char| !c.is_alphanumeric()).any(|part| part == word);
+    presets.retain(|preset| has(&preset.name) || has(&preset.title));
+    Ok(presets)
+}
+
+/// Prints a line and keeps a record for each machine.
+fn table(presets: &[Preset], output: &mut RunOutput) -> CommandResult {
+    let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
+    for preset in presets {
+        rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
+        output.record(&listed(preset))?;
+    }
+    output.say(columns(&rows))
 }
 
 /// The number of ranks that a topology is described for if it names none: that of a usual node.

@@ -194,8 +194,12 @@ fn a_job_under_way_writes_its_records_when_asked() {
     let place = logs.display().to_string();
     let child =
         launch(&["-n", "2", "--log-dir", &place, "--", "train", "--config", &config]).spawn().unwrap();
-    let checkpoint =
-        || folder.path().join("checkpoints").read_dir().is_ok_and(|mut all| all.next().is_some());
+    // The folder has a file for its lock before any rank trains, and a rank that does not train yet writes no record.
+    let is_checkpoint = |path: PathBuf| path.extension().is_some_and(|ending| ending == "safetensors");
+    let checkpoint = || {
+        let mut all = folder.path().join("checkpoints").read_dir().into_iter().flatten().flatten();
+        all.any(|entry| is_checkpoint(entry.path()))
+    };
     let records = || (0..2).all(|rank| logs.join(format!("start-0/flight-rank-{rank}.jsonl")).exists());
     until("trains", checkpoint);
     signal(&child, "-USR2");

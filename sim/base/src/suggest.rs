@@ -1,17 +1,24 @@
 //! The error text for a name that does not exist: the nearest existing name, and the list of all names.
 
-/// The candidate that is spelled most like `word`, if any is similar enough (Jaro-Winkler similarity above 0.7, ignoring case).
+/// The candidate that is spelled most like `word`, if any is similar enough (Jaro-Winkler similarity above 0.7, ignoring case). A name of
+/// less than half the length, or more than twice, is another word, unless one begins with the other.
 ///
 /// ```
 /// use allfold_base::suggest::nearest;
 ///
 /// assert_eq!(nearest("swich", ["ring", "switch"]), Some("switch"));
 /// assert_eq!(nearest("zzzz", ["ring", "switch"]), None);
+/// assert_eq!(nearest("color_jitter", ["lr", "flip"]), None);
 /// ```
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
+    let is_as_long = |name: &str| {
+        let (short, long) = (name.len().min(word.len()), name.len().max(word.len()));
+        2 * short >= long || name.starts_with(&word) || word.starts_with(name)
+    };
     candidates
         .into_iter()
+        .filter(|name| is_as_long(&name.to_lowercase()))
         .map(|name| (strsim::jaro_winkler(&word, &name.to_lowercase()), name))
         .filter(|(likeness, _)| *likeness > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)))

@@ -45,3 +45,28 @@ fn a_step_of_65536_micro_batches_ends() {
     let ends = World::threads(1).run(body).unwrap();
     assert!(ends[0].losses.len() == 1 && ends[0].losses[0].is_finite());
 }
+
+/// Regression: the run stopped at the end of its first epoch.
+#[test]
+fn a_last_batch_of_one_sample_is_refused_before_the_first_step() {
+    let (train, test) = crate::data::digits().unwrap();
+    let (train, test) = (train.first(17), test.first(8));
+    let ends = |with: &dyn Fn(&mut Config)| {
+        let mut config = Config::default().with(|c| {
+            c.model.name = "resnet18".into();
+            c.strategy = "single".into();
+            c.training.batch = 16;
+            c.training.max_steps = 2;
+        });
+        with(&mut config);
+        let body = |comm: Communicator| train_on(&config, &train, &test, &comm, &mut ());
+        World::threads(1).run(body).map_err(|error| error.to_string())
+    };
+    let error = ends(&|_| {}).unwrap_err();
+    assert!(error.contains("1 value per channel") && error.contains("`data.drop_last_batch`"), "{error}");
+    // Three samples in two micro-batches are two and one.
+    ends(&|c| (c.training.batch, c.training.accumulate) = (14, 2)).unwrap_err();
+    ends(&|c| c.training.batch = 14).unwrap();
+    ends(&|c| c.data.drop_last_batch = true).unwrap();
+    ends(&|c| c.training.max_steps = 1).unwrap();
+}
