@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{folder, said};
+use common::{allfold, folder, said};
 use std::fs;
 use std::path::Path;
 
@@ -37,4 +37,21 @@ fn accuracy_is_told_under_the_set_that_it_is_of() {
             .collect();
         assert_eq!(ends.last().map(|end| *end as f32), told.last().copied(), "{printed}");
     }
+}
+
+/// Regression: a step that was skipped, since a gradient was not finite, was seen with `-v` alone.
+#[test]
+fn a_skipped_step_and_the_loss_scale_are_told() {
+    let folder = folder();
+    let (config, events) = (folder.path().join("run.toml"), folder.path().join("events"));
+    let text = "model.name = \"mlp\"\ndata.train_samples = 96\ntraining.batch = 16\ntraining.max_steps = 3\n\
+                precision.amp = \"f16\"\nprecision.loss_scale = 1e30\nprecision.scale_backoff = 1e-28\n";
+    fs::write(&config, text).unwrap();
+    let (config, into) = (config.to_str().unwrap(), events.to_str().unwrap());
+    let output = allfold(&["train", "--config", config, "--ranks", "2", "--tensorboard", into]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert_eq!(said.matches("step 0 is skipped, since a gradient was not finite").count(), 1, "{said}");
+    let scales = numbers(&events, "loss_scale");
+    assert!(scales.len() == 3 && scales.iter().all(|scale| (50.0..200.0).contains(scale)), "{scales:?}");
 }

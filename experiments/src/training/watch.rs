@@ -148,6 +148,8 @@ impl Watch<'_> {
             ("bytes/optimiser", memory.optimiser as f64),
             ("bytes/buckets", memory.buckets as f64),
         ];
+        let scale = report.loss_scale.map(|scale| ("loss_scale", f64::from(scale)));
+        let values: Vec<_> = values.into_iter().chain(scale).collect();
         // The layers of a profiled step.
         let layers = profiled
             .map(|step| by_layer(&[RankProfile { names: report.layer_names.to_vec(), steps: vec![step] }]));

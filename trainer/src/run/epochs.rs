@@ -91,7 +91,7 @@ impl<F: Float> Run<'_, F> {
                 }
                 let start = self.comm.now();
                 let (loss, time) = self.step(batches, input)?;
-                self.after_scaled(scale);
+                self.after_scaled(step, scale);
                 let result = &mut progress.result;
                 result.losses.push(loss);
                 result.samples += self.sampler.in_step(self.config, step % per_epoch);

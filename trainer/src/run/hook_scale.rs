@@ -13,15 +13,21 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// After a step that began with the loss scale `before`, if there is one: undoes the hook's changes of a skipped step
-    /// and rescales its errors to the current scale.
-    pub(super) fn after_scaled(&mut self, before: Option<f32>) {
+    /// After a step that began with the loss scale `before`, if there is one: undoes the hook's changes of a skipped step, which rank 0
+    /// notes, and rescales its errors to the current scale.
+    pub(super) fn after_scaled(&mut self, step: u64, before: Option<f32>) {
         let (Some(scaler), Some(before)) = (self.scaler, before) else { return };
         let by = f64::from(scaler.scale) / f64::from(before);
-        if by != 1.0 {
-            let skipped =
-                if scaler.skipped { "a gradient was not finite, the step is skipped: " } else { "" };
-            tracing::debug!(rank = self.comm.rank().0, "{skipped}loss scale {before} -> {}", scaler.scale);
+        let (rank, now) = (self.comm.rank().0, scaler.scale);
+        match scaler.skipped {
+            true if rank == 0 => {
+                tracing::info!(
+                    "step {step} is skipped, since a gradient was not finite: loss scale {before} -> {now}"
+                )
+            }
+            true => tracing::debug!(rank, "step {step} is skipped, since a gradient was not finite"),
+            false if by != 1.0 => tracing::debug!(rank, "loss scale {before} -> {now}"),
+            false => {}
         }
         match &mut self.device {
             Some(device) => {

@@ -23,6 +23,8 @@ pub struct StepReport<'a> {
     pub time: StepBreakdown,
     /// The learning rate.
     pub lr: f64,
+    /// The loss scale after the step, if the run has one. It is lower than before if the step was skipped.
+    pub loss_scale: Option<f32>,
     /// Bytes that this rank holds, by category.
     pub memory: MemoryUse,
     /// The times of each bucket, in the order of sending; empty on GPUs.
@@ -139,6 +141,7 @@ impl<F: Float> Run<'_, F> {
             start,
             time,
             lr,
+            loss_scale: self.scaler.map(|scaler| scaler.scale),
             memory,
             peak: memory,
             buckets: &[],
