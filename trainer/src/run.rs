@@ -33,6 +33,7 @@ use crate::{
 use allfold_collectives::Communicator;
 use allfold_config::ElementType;
 use allfold_kernels::nn::{Float, ThreadPool};
+use checkpointing::Held;
 use consensus::{begin_alike, same_data, same_layout};
 use data_place::DataPlace;
 use epochs::Progress;
@@ -106,6 +107,8 @@ struct Run<'a, F: Float> {
     data: DataPlace,
     /// What a user should know before the first step.
     note: Option<String>,
+    /// The lock on the folder of checkpoints.
+    held: Held,
 }
 
 impl<'a, F: Float> Run<'a, F> {
@@ -166,6 +169,7 @@ impl<'a, F: Float> Run<'a, F> {
             test,
             comm,
             note,
+            held: Held::default(),
         })
     }
 
@@ -192,7 +196,7 @@ impl<'a, F: Float> Run<'a, F> {
         self.can_score()?;
         let result = TrainResult::empty(self.model.params.len());
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };
-        let _held = self.resume(&mut progress)?;
+        self.held = self.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
         self.upload()?;

@@ -4,7 +4,8 @@ use allfold_collectives::World;
 use allfold_tests::training::{bits, run, small, switch};
 use allfold_trainer::config::LrScheduleName;
 use allfold_trainer::models::mlp;
-use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, checkpoint, train};
+use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, StepReport, checkpoint, train};
+use std::path::Path;
 
 /// Six steps in two epochs, with a checkpoint after each step. Resuming from any checkpoint gives the bits of the whole run.
 #[test]
@@ -234,6 +235,36 @@ fn a_folder_that_another_run_holds_is_refused_on_all_ranks() {
     run(&World::threads(2), &reads);
     drop(held);
     run(&World::threads(2), &config(false));
+}
+
+/// Regression: checkpoints were written, and old ones removed, wherever the path led by then.
+#[test]
+fn a_folder_that_is_replaced_during_a_run_is_not_followed() {
+    struct Replaces<'a>(&'a Path, &'a Path);
+    impl Observer for Replaces<'_> {
+        fn step(&mut self, report: &StepReport<'_>) {
+            if report.step == 2 {
+                std::fs::rename(self.0, self.0.with_extension("moved")).unwrap();
+                std::os::unix::fs::symlink(self.1, self.0).unwrap();
+            }
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let [own, other] = ["own", "other"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&other).unwrap();
+    for step in 1..5 {
+        std::fs::write(other.join(format!("step-0000000{step}.safetensors")), "of another run").unwrap();
+    }
+    let config = small().with(|c| {
+        c.checkpoint.dir = own.display().to_string();
+        c.checkpoint.every = 1;
+        c.checkpoint.keep = 2;
+    });
+    let ends = World::threads(1).run(|comm| train(&config, &comm, &mut Replaces(&own, &other)));
+    let error = ends.unwrap_err().to_string();
+    assert!(error.contains("own: is no longer the folder in which this run began"), "{error}");
+    let files = |folder: &Path| folder.read_dir().unwrap().count();
+    assert_eq!((files(&other), files(&own.with_extension("moved"))), (4, 2));
 }
 
 /// An epoch is reported with the number of steps of the whole run, also after a resume.

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 /// A run's lock on its folder of checkpoints. The lock is released when this value is dropped or when the process ends in any way.
 #[derive(Debug)]
 pub struct FolderLock {
-    _folder: Option<File>,
+    /// The open folder, which has the lock if the file system has locks.
+    folder: File,
 }
 
 impl FolderLock {
@@ -22,9 +23,26 @@ impl FolderLock {
         let opened = fs::create_dir_all(directory).and_then(|()| File::open(directory));
         let folder = opened.map_err(|error| unread(directory, &error))?;
         match folder.try_lock() {
-            Ok(()) => Ok(Some(FolderLock { _folder: Some(folder) })),
             Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(_)) => Ok(Some(FolderLock { _folder: None })),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(FolderLock { folder })),
+        }
+    }
+
+    /// Checks that `directory` still is the folder on which the run has its lock.
+    ///
+    /// # Errors
+    /// The folder was renamed, removed, or replaced by another one or by a link.
+    pub fn check(&self, directory: &Path) -> Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let of = |found: io::Result<fs::Metadata>| found.map(|meta| (meta.dev(), meta.ino()));
+        match (of(self.folder.metadata()), of(fs::metadata(directory))) {
+            (Ok(locked), Ok(now)) if locked == now => Ok(()),
+            (Ok(_), Err(error)) if error.kind() != ErrorKind::NotFound => Err(unread(directory, &error)),
+            (Err(error), _) => Err(unread(directory, &error)),
+            _ => Err(Error::Checkpoint(format!(
+                "{}: is no longer the folder in which this run began: put that folder back, and resume from it",
+                directory.display()
+            ))),
         }
     }
 }

@@ -15,7 +15,7 @@ const ROOT: Rank = Rank(0);
 /// A run's lock on its folder of checkpoints: on rank 0 of a run that writes checkpoints, otherwise empty.
 #[derive(Default)]
 pub(super) struct Held {
-    _lock: Option<FolderLock>,
+    lock: Option<FolderLock>,
 }
 
 impl<F: Float> Run<'_, F> {
@@ -25,9 +25,12 @@ impl<F: Float> Run<'_, F> {
         every > 0 && done.is_multiple_of(every) || self.config.checkpoint.by_time() && done == steps
     }
 
-    /// Writes a checkpoint of what the run has recorded to `files`, on rank 0.
+    /// Writes a checkpoint of what the run has recorded to `files`, on rank 0, whose folder must be the one that it has locked.
     pub(super) fn checkpoint(&mut self, result: &TrainResult, files: Files) -> Result<()> {
         let mut files = files;
+        if let Some(lock) = self.held.lock.as_ref().filter(|_| files.step || files.best) {
+            lock.check(Path::new(&self.config.checkpoint.dir))?;
+        }
         if files.step && self.config.checkpoint.sharded {
             self.write_parts(result)?;
             files.step = false;
@@ -187,7 +190,7 @@ impl<F: Float> Run<'_, F> {
             return Ok(Some(Held::default()));
         }
         let lock = FolderLock::take(Path::new(&self.config.checkpoint.dir))?;
-        Ok(lock.map(|lock| Held { _lock: Some(lock) }))
+        Ok(lock.map(|lock| Held { lock: Some(lock) }))
     }
 
     /// Refuses to start a new run in a folder with checkpoints of another run (only the checkpoints with the most steps would
