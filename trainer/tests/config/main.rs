@@ -92,6 +92,10 @@ fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
         ("[precision]\namp = \"bfloat16\"", "2:7: unknown value `bfloat16`; here it is `bf16`"),
         ("[precision]\namp = \"zzz\"", "2:7: unknown value `zzz`; it is one of `none`, `f16`, `bf16`"),
         ("zzz = 3", "1:1: unknown key `zzz`; `allfold train --keys` lists the keys"),
+        (
+            "[data]\ncolor_jitter = 0.4",
+            "2:1: unknown key `data.color_jitter`; `allfold train --keys` lists the keys",
+        ),
         ("lr = 3", "1:1: unknown key `lr`; there is `optimiser.lr`"),
         ("model = \"mlp\"", "1:9: `model` is a table; name a key in it, such as `model.name`"),
         ("training = 3", "1:12: `training` is a table; name a key in it, such as `training.epochs`"),
