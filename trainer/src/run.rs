@@ -182,17 +182,7 @@ impl<'a, F: Float> Run<'a, F> {
         }
         let per_epoch = self.sampler.steps(self.config);
         let steps = self.sampler.run_steps(self.config);
-        if steps == 0 {
-            return Err(self.sampler.no_step(self.config));
-        }
-        if let Some(samples) = self.sampler.smallest_of_last(self.config) {
-            let last = |error| {
-                Error::Config(format!(
-                    "{error}; `data.drop_last_batch` leaves out the last batch of an epoch, of which a rank has {samples}"
-                ))
-            };
-            self.model.network().normalises(samples).map_err(last)?;
-        }
+        self.sampler.check(self.config, self.model.network())?;
         self.can_score()?;
         let result = TrainResult::empty(self.model.params.len());
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };

@@ -8,7 +8,8 @@
 //!
 //! Padding repeats samples, which is harmless in training and wrong in evaluation: see [`exactly_once`].
 
-use crate::{Config, Error};
+use crate::{Config, Error, Network, Result};
+use allfold_kernels::nn::Float;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
@@ -103,7 +104,7 @@ impl Sampler {
 
     /// The samples of the smallest micro-batch of an epoch's last batch, if that batch is smaller than the others, the run makes it, and
     /// every rank has as many samples.
-    pub(crate) fn smallest_of_last(&self, config: &Config) -> Option<usize> {
+    fn smallest_of_last(&self, config: &Config) -> Option<usize> {
         let last = self.per_rank() % config.training.batch.max(1);
         let alike = !config.data.uneven && config.parallel.shares.is_empty();
         let made = !config.data.drop_last_batch && self.run_steps(config) >= self.steps(config);
@@ -111,8 +112,24 @@ impl Sampler {
         (last > 0 && alike && made).then(|| (last - 1) % micro + 1)
     }
 
+    /// Checks that an epoch has a step, and that its last batch has enough samples for layers that normalise by a batch.
+    ///
+    /// # Errors
+    /// What is missing, and what would be right.
+    pub(crate) fn check<F: Float>(&self, config: &Config, network: &Network<F>) -> Result<()> {
+        if self.run_steps(config) == 0 {
+            return Err(self.no_step(config));
+        }
+        let Some(samples) = self.smallest_of_last(config) else { return Ok(()) };
+        network.normalises(samples).map_err(|error| {
+            Error::Config(format!(
+                "{error}; `data.drop_last_batch` leaves out the last batch of an epoch, of which a rank has {samples}"
+            ))
+        })
+    }
+
     /// The error for an epoch without a step.
-    pub(crate) fn no_step(&self, config: &Config) -> Error {
+    fn no_step(&self, config: &Config) -> Error {
         let Sampler { samples, world, .. } = self;
         let rule = match (self.drop_last, config.data.drop_last_batch) {
             (_, true) => {

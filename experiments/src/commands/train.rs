@@ -300,7 +300,15 @@ fn heading(
     place: &LaunchMode,
     output: &mut RunOutput,
 ) -> CommandResult {
-    without_effect(config).iter().for_each(|key| tracing::warn!("{key}"));
+    // With --strategy, the file's keys for its own strategy are nobody's mistake.
+    let given = |note: &str| {
+        args.strategy.is_none()
+            || args
+                .set
+                .iter()
+                .any(|set| note.contains(&format!("`{}`", set.split('=').next().unwrap_or_default())))
+    };
+    without_effect(config).iter().filter(|note| given(note)).for_each(|note| tracing::warn!("{note}"));
     let parameters = summary::parameters(config, &data.0)?;
     output.say(summary::heading(config, parameters, place.ranks(), &clock(args, place)))?;
     summary::notes(config, &data.0).iter().for_each(|note| tracing::warn!("{note}"));

@@ -10,11 +10,17 @@ const STREAM: u64 = 16 << 20;
 /// Reads a whole input file of at most `limit` bytes. `kind` names what it should be, for the error: `a topology`.
 ///
 /// A longer regular file is refused before any byte is read. At most 16 MiB of a pipe or a device are read, whatever the
-/// limit.
+/// limit. A named pipe is refused, because opening it waits for a writer; a shell's `<(..)` is an open pipe below `/dev`.
 ///
 /// # Errors
 /// The file cannot be read; or, as [`ErrorKind::FileTooLarge`], it is longer than `limit`.
 pub fn read_at_most(path: &Path, limit: u64, kind: &str) -> Result<Vec<u8>> {
+    if waits(path) {
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "is a named pipe, which may have no writer: give a file, or <(..)",
+        ));
+    }
     let file = File::open(path)?;
     let about = file.metadata()?;
     let limit = if about.is_file() { limit } else { limit.min(STREAM) };
@@ -39,6 +45,19 @@ pub fn read_text_at_most(path: &Path, limit: u64, kind: &str) -> Result<String> 
         let at = error.utf8_error().valid_up_to();
         Error::new(ErrorKind::InvalidData, format!("is no text: the byte at {at} is not UTF-8"))
     })
+}
+
+/// Whether opening the file may wait for another process.
+#[cfg(unix)]
+fn waits(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_open = ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    !is_open && path.metadata().is_ok_and(|about| about.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+fn waits(_: &Path) -> bool {
+    false
 }
 
 fn too_large(how: &str, limit: u64, kind: &str) -> Error {
@@ -81,5 +100,22 @@ mod tests {
         assert_eq!(read(1 << 20).to_string(), "does not end, and a text may have 1 MiB");
         assert_eq!(read(u64::MAX).to_string(), "does not end, and a text may have 16 MiB");
         assert_eq!(read_at_most(Path::new("/dev/null"), 0, "a text").unwrap(), b"");
+    }
+
+    /// Regression: the reader waited for a writer for ever.
+    #[cfg(unix)]
+    #[test]
+    fn a_named_pipe_is_refused_and_an_open_one_is_read() {
+        use std::os::fd::AsRawFd;
+        let path = std::env::temp_dir().join(format!("allfold-pipe-{}", std::process::id()));
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = read_at_most(&path, 12, "a word").unwrap_err().to_string();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.starts_with("is a named pipe"), "{error}");
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut writer, b"twelve bytes").unwrap();
+        drop(writer);
+        let open = format!("/dev/fd/{}", reader.as_raw_fd());
+        assert_eq!(read_at_most(Path::new(&open), 12, "a word").unwrap(), b"twelve bytes");
     }
 }

@@ -149,7 +149,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Whole(least, most) => write!(f, "{least} to {most}"),
-            Within(least, most) => write!(f, "{least:e} to {most:e}"),
+            Within(least, most) => write!(f, "{} to {}", short(*least), short(*most)),
             NotNegative => f.write_str("0 or more"),
             BelowOne => f.write_str("at least 0 and less than 1"),
             UpToOne => f.write_str("more than 0 and at most 1"),
@@ -157,6 +157,15 @@ impl fmt::Display for Limit {
             Positive => f.write_str("more than 0"),
             Finite => f.write_str("finite"),
         }
+    }
+}
+
+/// A number with three digits where plain digits would be many.
+fn short(number: f64) -> String {
+    if number == 0.0 || (1e-9..1e15).contains(&number.abs()) {
+        number.to_string()
+    } else {
+        format!("{number:.2e}")
     }
 }
 
@@ -246,7 +255,7 @@ mod tests {
         assert_eq!(refused("optimiser.lr", "inf"), "`optimiser.lr` is inf; it must be 0 or more");
         assert_eq!(
             refused("precision.scale_backoff", "1e-320"),
-            "`precision.scale_backoff` is 1e-320; it must be 1.1754943508222875e-38 to 1e0"
+            "`precision.scale_backoff` is 1e-320; it must be 1.18e-38 to 1"
         );
     }
 }

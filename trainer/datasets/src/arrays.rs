@@ -5,6 +5,8 @@
 //! train.safetensors  x [60000, 1, 28, 28], y [60000]                 and test.safetensors
 //! ```
 //!
+//! The test set may also be called `val`, `valid`, `validation`, `eval` or `dev`; the first that is there is used.
+//!
 //! Samples are numbers of any type, rounded to f32; numbers of one byte are stored as bytes. Labels are integers from 0:
 //! one for a sample or, for texts, one for each position.
 
@@ -18,6 +20,8 @@ use rand::rngs::ChaCha8Rng;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+/// Names of the test set.
+const TEST: [&str; 6] = ["test", "val", "valid", "validation", "eval", "dev"];
 /// The greatest number of classes, or of tokens.
 const MOST_CLASSES: f64 = 1_048_576.0;
 
@@ -52,7 +56,8 @@ pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)>
     let Some(train) = set(folder, "train")? else {
         return wrong(folder, "has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`".into());
     };
-    let (place, test) = (train.0.path.clone(), set(folder, "test")?);
+    let place = train.0.path.clone();
+    let test = TEST.into_iter().find_map(|name| set(folder, name).transpose()).transpose()?;
     // All headers are read before the numbers of one set.
     let (shape, rows) = form((&train.0, &train.1))?;
     if let Some((x, y)) = &test

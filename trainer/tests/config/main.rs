@@ -123,7 +123,7 @@ fn mistakes_are_named_in_one_line_with_what_would_be_right() {
     );
     assert_eq!(
         error("precision.scale_backoff = 2.0"),
-        "c.toml: `precision.scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
+        "c.toml: `precision.scale_backoff` is 2; it must be 1.18e-38 to 1"
     );
     assert_eq!(
         error("optimiser.clip_norm = nan"),

@@ -112,10 +112,12 @@ fn safetensors_hold_both() {
         [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &floats([0.5, 1.5]), &labels([1, 0])]
             .concat()
     };
-    let folder = Folder::new(&[("train.safetensors", of(header)), ("test.safetensors", of(header))]);
-    let (train, test) = folder.load().unwrap();
-    assert_eq!(batch(&train, &[0, 1]), Batch { x: vec![0.5, 1.5], labels: vec![1, 0] });
-    assert_eq!((test.len(), test.classes), (2, 2));
+    for test in ["test.safetensors", "val.safetensors", "valid.safetensors", "dev.safetensors"] {
+        let folder = Folder::new(&[("train.safetensors", of(header)), (test, of(header))]);
+        let (train, test) = folder.load().unwrap();
+        assert_eq!(batch(&train, &[0, 1]), Batch { x: vec![0.5, 1.5], labels: vec![1, 0] });
+        assert_eq!((test.len(), test.classes), (2, 2));
+    }
     let other = Folder::new(&[("train.safetensors", of(&header.replace("\"y\"", "\"z\"")))]);
     assert_eq!(other.refused(), "/train.safetensors: has no tensor `y`; it has: x, z");
     let whole = of(header);
