@@ -54,7 +54,7 @@ def test_a_wrong_word_is_a_value_error_that_says_what_would_be_right():
         (lambda: allfold.simulate("all_reduce", topology="swich", ranks=8), "did you mean `switch`?"),
         (lambda: allfold.verify("all_reduce", algo="rign"), "did you mean `ring`?"),
         (lambda: allfold.verify("all_reduce", rnks=4), "unexpected argument '--rnks'"),
-        (lambda: allfold.bench("all_reduce", backend="threads", ranks=-1), "write a whole number, 1 or more"),
+        (lambda: allfold.bench("all_reduce", backend="threads", ranks=-1), "write a whole number, 1 to 1048576"),
         (lambda: allfold.command("verfy"), "verify"),
         (lambda: allfold.predict("resnet51", topology="dgx-a100", ranks=8), "resnet50"),
         (lambda: allfold.command("launch", ranks=2), "COMMAND"),

@@ -40,20 +40,20 @@ def trained_by_pytorch(model, x, y):
 def trained_by_allfold(folder, keys):
     """As :func:`trained_by_pytorch`."""
     keys = {
-        "data": "arrays",
-        "data_dir": str(folder),
-        "weights": str(folder / "first.pt"),
-        "dtype": "f64",
         "strategy": "single",
-        "shuffle": False,
-        "epochs": 1,
-        "batch": BATCH,
-        "lr": LR,
-        "momentum": MOMENTUM,
-        "weight_decay": 0.0,
-        "checkpoint_dir": str(folder / "checkpoints"),
-        "checkpoint_every": 1,
-        "checkpoint_keep": STEPS,
+        "data.name": "arrays",
+        "data.dir": str(folder),
+        "data.shuffle": False,
+        "model.weights": str(folder / "first.pt"),
+        "precision.dtype": "f64",
+        "training.epochs": 1,
+        "training.batch": BATCH,
+        "optimiser.lr": LR,
+        "optimiser.momentum": MOMENTUM,
+        "optimiser.weight_decay": 0.0,
+        "checkpoint.dir": str(folder / "checkpoints"),
+        "checkpoint.every": 1,
+        "checkpoint.keep": STEPS,
         **keys,
     }
     (folder / "run.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
@@ -94,15 +94,16 @@ def tokens(draws, count):
 
 
 BERT = {"vocabulary": 40, "positions": 32, "layers": 3, "width": 24, "heads": 4}
+BERT_KEYS = {("data" if key == "positions" else "model") + f".{key}": value for key, value in BERT.items()}
 
 # A network in PyTorch, what draws its samples, and Allfold's keys.
 NETWORKS = {
     "resnet18": (lambda: ResNet(18, False, 3, CLASSES), pictures(16), {}),
-    "resnet34": (lambda: ResNet(34, True, 3, CLASSES), pictures(32), {"imagenet_stem": True}),
-    "resnet50": (lambda: ResNet(50, True, 3, CLASSES), pictures(32), {"imagenet_stem": True}),
+    "resnet34": (lambda: ResNet(34, True, 3, CLASSES), pictures(32), {"model.imagenet_stem": True}),
+    "resnet50": (lambda: ResNet(50, True, 3, CLASSES), pictures(32), {"model.imagenet_stem": True}),
     "vgg11": (lambda: Vgg(11, True, 3, 32, CLASSES), pictures(32), {}),
-    "vgg16": (lambda: Vgg(16, False, 3, 32, CLASSES), pictures(32), {"batch_norm": False}),
-    "bert": (lambda: Bert(classes=CLASSES, **BERT), tokens, BERT),
+    "vgg16": (lambda: Vgg(16, False, 3, 32, CLASSES), pictures(32), {"model.batch_norm": False}),
+    "bert": (lambda: Bert(classes=CLASSES, **BERT), tokens, BERT_KEYS),
 }
 
 
@@ -119,7 +120,7 @@ def test_ten_steps_are_pytorchs(name, tmp_path):
     for part, count in (("train", None), ("test", 2)):
         np.save(tmp_path / f"{part}_x.npy", x[:count])
         np.save(tmp_path / f"{part}_y.npy", y[:count])
-    losses, (first, last) = trained_by_allfold(tmp_path, {"model": name, **keys})
+    losses, (first, last) = trained_by_allfold(tmp_path, {"model.name": name, **keys})
     their_losses, (their_first, their_last) = trained_by_pytorch(model, x, y)
     distances = distance(first, their_first), distance(last, their_last)
     print(f"{name}: weights differ by {distances[0]:.1e} after 1 step, by {distances[1]:.1e} after {STEPS}")

@@ -15,6 +15,7 @@ use crate::process::Ended;
 use crate::process::Program;
 use crate::processes::Processes;
 use crate::program;
+use crate::said::WAS_ASKED;
 use crate::signals::{News, Signals, asking};
 use crate::start::Start;
 use crate::system;
@@ -359,8 +360,11 @@ impl Agent {
         let (end, lost) = (cause.end, cause.lost);
         let text = match lost {
             Some(lost) => lost.to_string(),
-            None if end.is_from_outside() => String::new(),
-            None => cause.explanation().await,
+            None => match cause.explanation().await {
+                // A rank that a signal ends from outside has no cause of its own, but may say which rank got the signal.
+                text if end.is_from_outside() && !text.contains(WAS_ASKED) => String::new(),
+                text => text,
+            },
         };
         // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.
         let stopped = stopped.filter(|_| matches!(end, End::Code(_)));

@@ -67,3 +67,4 @@ pub use error::{Error, LaunchResult};
 pub use job::LaunchJob;
 pub use limits::control_groups;
 pub use program::{program, start_by};
+pub use said::WAS_ASKED;

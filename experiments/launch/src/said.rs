@@ -11,6 +11,9 @@
 use crate::end::End;
 use rustix::process::Signal;
 
+/// What a rank says after another rank's number where that rank got the signal by which the run ends.
+pub const WAS_ASKED: &str = " was asked to end by ";
+
 /// The exit code of a Rust program whose main thread has panicked.
 const PANICKED: i32 = 101;
 

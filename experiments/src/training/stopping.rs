@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! ranks of one process     the first rank that sees the signal chooses a step that no rank has ended yet
-//! ranks in processes       after each step the ranks issue the maximum of the signals that they got, and wait for it one step later
+//! ranks in processes       after each step the ranks issue the maximum of the signals that they got, each with the rank, and wait for it
+//!                          one step later
 //! ```
 //!
 //! Workers of a parameter server may be `parallel.staleness` steps apart: then the maximum is waited for as many steps later, and the
@@ -19,6 +20,9 @@ use std::sync::Mutex;
 /// The name of the group that agrees on the step.
 const GROUP: u64 = 0x5354_4f50;
 
+/// The bits of a rank beside its signal.
+const RANK_BITS: u32 = 32;
+
 /// The agreement, which the ranks of a process share.
 pub struct Stopping {
     /// Whether ranks are processes.
@@ -34,6 +38,8 @@ struct State {
     stop: Option<(u64, i32)>,
     /// The signal by which the run has ended.
     reached: Option<i32>,
+    /// Where ranks are processes: a rank that got the signal.
+    asked: Option<Rank>,
 }
 
 /// A rank's part of the agreement.
@@ -54,6 +60,11 @@ impl Stopping {
     /// Whether the ranks of this process ask after each step whether to end: before, nothing can be saved.
     pub fn begun(&self) -> bool {
         lock(&self.state).begun > 0
+    }
+
+    /// A rank that got the signal, if this process did not.
+    pub fn asked_elsewhere(&self) -> Option<Rank> {
+        lock(&self.state).asked.filter(|_| interruption::asked().is_none())
     }
 
     /// The signal by which the run has ended, if it has.
@@ -99,14 +110,19 @@ impl RankStop<'_> {
             let all: Vec<Rank> = (0..comm.size()).map(Rank).collect();
             self.group = Some(comm.subgroup(&all, GROUP)?);
         }
-        let own = i64::from(interruption::asked().unwrap_or(0));
+        let rank = i64::from(comm.rank().0);
+        let own = interruption::asked().map_or(0, |signal| i64::from(signal) << RANK_BITS | rank);
         let issued = self.group.as_ref().map(|group| group.all_reduce_async(vec![own].into(), ReduceOp::Max));
         self.issued.extend(issued.transpose()?);
         if self.issued.len() as u64 <= 1 + apart {
             return Ok(None);
         }
-        let first = self.issued.pop_front().map(Work::wait).transpose()?;
-        Ok(first.and_then(|signals| i32::try_from(signals[0]).ok()).filter(|signal| *signal > 0))
+        let first = self.issued.pop_front().map(Work::wait).transpose()?.map_or(0, |signals| signals[0]);
+        let signal = i32::try_from(first >> RANK_BITS).ok().filter(|signal| *signal > 0);
+        if signal.is_some() {
+            lock(&self.stopping.state).asked = Some(Rank((first & ((1 << RANK_BITS) - 1)) as u32));
+        }
+        Ok(signal)
     }
 
     /// Waits for what is under way, so that no rank leaves before the others have it. A rank that is lost is reported by the run's next

@@ -85,6 +85,19 @@ fn an_interrupted_launched_run_leaves_what_it_did() {
     }
 }
 
+/// A signal to one rank of a run that writes checkpoints ends all ranks. Regression: the launcher named the rank that ended first.
+#[test]
+fn a_rank_that_was_asked_to_end_is_named_and_not_the_rank_that_ended_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path(), 100_000);
+    let output = end(launch(&["-n", "3", "--", "sh", "-c", &once(folder.path(), &config, 1, "TERM")]));
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(143), "{said}");
+    let cause = said.lines().rfind(|line| line.starts_with("error: ")).unwrap();
+    let elsewhere = "killed by SIGTERM: rank 1 was asked to end by SIGTERM, which ends the run";
+    assert!(cause.starts_with("error: rank 1 failed first") || cause.ends_with(elsewhere), "{said}");
+}
+
 #[test]
 fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();

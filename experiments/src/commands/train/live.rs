@@ -19,6 +19,7 @@ use allfold_cli::invocation;
 use allfold_cli::output::RunOutput;
 use allfold_cli::recorder::Recorder;
 use allfold_collectives::write_flight_record;
+use allfold_launch::WAS_ASKED;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
 use allfold_trainer::{Config, StepReport, checkpoint};
@@ -165,6 +166,9 @@ impl RunEnd {
         };
         self.progress.iter().for_each(|progress| progress.end());
         if process {
+            if let Some(rank) = self.stopping.as_ref().and_then(|stop| stop.asked_elsewhere()) {
+                eprintln!("error: rank {rank}{WAS_ASKED}{}, which ends the run", interruption::name(signal));
+            }
             interruption::end_by(signal);
         }
         std::process::exit(128 + signal);
