@@ -23,5 +23,6 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
 
 /// A count with its noun, in the plural unless the count is 1.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    let plural = if noun.ends_with("ch") { "es" } else { "s" };
+    format!("{count} {noun}{}", if count == 1 { "" } else { plural })
 }

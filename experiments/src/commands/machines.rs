@@ -51,18 +51,16 @@ pub fn run(args: &Args) -> CommandResult {
             Err(unknown) => {
                 // A shape of links, a machine with options, or anything else that `--topology` takes.
                 let ranks = named_ranks(name).unwrap_or(RANKS);
-                match (Topology::named(name, ranks), with_word(name)?) {
-                    (Ok(topology), _) => {
+                match Topology::named(name, ranks) {
+                    Ok(topology) => {
                         output.say(format!("{name}: {}", counted(ranks as usize, "rank")))?;
                         links(&topology, &mut output)?;
                     }
-                    (Err(error), presets) if presets.is_empty() => {
-                        return Err(match name.contains([':', ',']) {
-                            true => CommandError::usage(error),
-                            false => CommandError::usage(unknown),
-                        });
-                    }
-                    (Err(_), presets) => table(&presets, &mut output)?,
+                    Err(error) => match (&with_word(name)?[..], name.contains([':', ','])) {
+                        ([], true) => return Err(CommandError::usage(error)),
+                        ([], false) => return Err(CommandError::usage(unknown)),
+                        (presets, _) => table(presets, &mut output)?,
+                    },
                 }
             }
         },

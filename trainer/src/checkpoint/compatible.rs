@@ -38,7 +38,7 @@ pub(super) fn same_ranks(
             "was made by {} with batches of {had} in {}, and this run has {are} with {have} in {}; use {}, or \
              take its weights alone by `model.weights`",
             counted(were, "rank"),
-            counted(progress.config.training.accumulate, "micro-batch").replace("batchs", "batches"),
+            counted(progress.config.training.accumulate, "micro-batch"),
             config.training.accumulate,
             match (per_rank, follows) {
                 (PerRank::State, _) =>
