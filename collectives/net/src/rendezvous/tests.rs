@@ -275,14 +275,13 @@ async fn another_version_and_another_program_are_named() {
 
 #[tokio::test]
 async fn no_server_and_a_port_in_use() {
-    let (rendezvous_address, server) = serve(SOON);
-    let taken = Server::bind(format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap());
-    assert_eq!(taken.err(), Some(RendezvousFailure::PortInUse));
-    server.abort();
-    let _ = server.await;
+    let (rendezvous_address, address) = not_yet_served("127.0.0.4");
+    let server = Server::bind(address).unwrap();
+    assert_eq!(Server::bind(address).err(), Some(RendezvousFailure::PortInUse));
+    drop(server);
     let nobody = come(&rendezvous_address, hello(0, 2), SOON).await;
     let said = nobody.err().unwrap().to_string();
-    assert!(said.starts_with("the launcher of node 0 did not answer there within "), "{said}");
+    assert!(said.starts_with("rank 0 did not answer there within "), "{said}");
 }
 
 #[tokio::test]
@@ -296,13 +295,17 @@ async fn without_a_secret_no_other_host_is_called() {
     );
 }
 
+/// An address at which a server will listen later. `host` is a loopback address that no other test uses: at 127.0.0.1 the server of
+/// a test that runs beside this one could get the same port in the meantime, and would answer the callers.
+fn not_yet_served(host: &str) -> (RendezvousAddress, std::net::SocketAddr) {
+    let late = Server::bind(format!("{host}:0").parse().unwrap()).unwrap();
+    let address = late.address().unwrap();
+    (RendezvousAddress { host: host.into(), port: address.port(), served: false }, address)
+}
+
 #[tokio::test]
 async fn a_server_that_comes_late_is_found() {
-    let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = late.address().unwrap();
-    drop(late);
-    let rendezvous_address =
-        RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
+    let (rendezvous_address, address) = not_yet_served("127.0.0.2");
     let serve = async {
         tokio::time::sleep(Duration::from_millis(50)).await;
         super::serve_world(Server::bind(address).unwrap(), open(), LONG).await
@@ -318,11 +321,7 @@ async fn a_server_that_comes_late_is_found() {
 
 #[tokio::test]
 async fn a_rank_that_waited_for_a_late_server_gets_the_missing_ranks() {
-    let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = late.address().unwrap();
-    drop(late);
-    let rendezvous_address =
-        RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
+    let (rendezvous_address, address) = not_yet_served("127.0.0.3");
     // The server starts after 1.5 s, so its timeout ends after the first caller's own 6 s, and by more than a handshake's time.
     let seconds = Duration::from_secs_f64;
     let timeout = RendezvousTimeouts { rendezvous: seconds(6.0), handshake: seconds(1.0) };
