@@ -100,13 +100,15 @@ fn links_in_the_folder_of_logs_are_not_written_through() {
 fn a_flight_record_that_finds_no_room_is_told_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    let script = format!(
-        "if [ $RANK = 1 ]; then (sleep 1; kill -9 $$) & fi; exec {ALLFOLD} train --config {cnn} --set training.epochs=100000"
-    );
     let logs = folder.path().join("logs").display().to_string();
-    // A record of 30 operations is longer than the 2 KiB that a file may hold.
-    let flags = ["-n", "3", "--grace", "0.5", "--log-dir", &logs, "--tee", "--", "sh", "-c", &script];
-    let output = end(limited("trap '' XFSZ; ulimit -f 4", &flags));
+    // Rank 1 is killed once rank 0 has told a step: by then each rank's record is longer than the 1 KiB that a file may hold.
+    let script = format!(
+        "if [ $RANK = 1 ]; then \
+           (while ! grep -qs '^step' {logs}/start-0/rank-0.err; do sleep 0.01; done; kill -9 $$) & fi; \
+         exec {ALLFOLD} train --config {cnn} --set training.epochs=100000"
+    );
+    let flags = ["-n", "3", "--grace", "90", "--log-dir", &logs, "--tee", "--", "sh", "-c", &script];
+    let output = end(limited("trap '' XFSZ; ulimit -f 2", &flags));
     let said = text(&output.stderr);
     for rank in [0, 2] {
         let told = format!("the flight record of rank {rank} cannot be written: ");
@@ -130,7 +132,7 @@ fn a_job_with_a_stopped_rank_is_explained() {
     let config = training::config(folder.path(), 100_000);
     let script = training::once(folder.path(), &config, 1, "STOP");
     let logs = folder.path().join("logs").display().to_string();
-    let mut command = launch(&["-n", "3", "--grace", "0.5", "--log-dir", &logs, "--", "sh", "-c", &script]);
+    let mut command = launch(&["-n", "3", "--grace", "5", "--log-dir", &logs, "--", "sh", "-c", &script]);
     command.env("ALLFOLD_TIMEOUT_FACTOR", "0.1");
     let said = text(&end(command).stderr);
     let lines: Vec<&str> = said.lines().skip(1).collect();
