@@ -24,7 +24,7 @@ pub mod buckets;
 pub mod checkpoint;
 pub mod config;
 pub mod costs;
-#[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
+#[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 pub mod cuda;
 pub mod data;
 pub mod engine;

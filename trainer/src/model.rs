@@ -85,6 +85,13 @@ impl<F: Float> Model<F> {
         self.pass.act(&self.network, self.network.layers().len())
     }
 
+    /// Gives memory to parameters and buffers that [`Model::free`] has freed.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn allocate(&mut self) {
+        self.params.resize(self.network.param_count(), F::ZERO);
+        self.buffers.resize(self.network.buffer_count(), F::ZERO);
+    }
+
     /// Frees parameters, buffers and activations; only the network stays.
     pub(crate) fn free(&mut self) {
         (self.params, self.buffers) = (Vec::new(), Vec::new());

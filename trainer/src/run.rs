@@ -7,37 +7,34 @@
 mod checkpointing;
 mod consensus;
 mod data_place;
-mod device;
-mod engine;
 mod epoch_end;
 mod epochs;
-mod hook_scale;
-mod observed_rank;
+#[cfg(feature = "cuda")]
+mod gpu_rank;
+mod rank;
 mod rank_trainer;
 mod report;
+mod training_rank;
 
-pub use engine::fits_network;
+pub use rank::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};
 
-use crate::cuda::{CudaMachine, Replica};
-use crate::data::loader::Batches;
-use crate::engine::StepInput;
-use crate::strategies;
-use crate::timing::StepBreakdown;
+use crate::cuda::CudaMachine;
 use crate::unknown::counted;
 use crate::{
-    Batch, Config, Dataset, Error, GradScaler, Model, Optimiser, Result, Sampler, data, models, optim,
+    Batch, Config, Dataset, Error, GradScaler, Model, Result, Sampler, data, models, optim, strategies,
     weights,
 };
 use allfold_collectives::Communicator;
 use allfold_config::ElementType;
 use allfold_kernels::nn::{Float, ThreadPool};
 use checkpointing::Held;
-use consensus::{begin_alike, same_data, same_layout};
+use consensus::{begin_alike, same_data};
 use data_place::DataPlace;
 use epochs::Progress;
 use std::sync::Arc;
+use training_rank::{Host, TrainingRank};
 
 /// Trains on the data that `config` names (the digits that ship with the project, if no other), on all ranks of `comm`.
 ///
@@ -60,7 +57,7 @@ pub fn train_on(
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
     crate::config::check(config)?;
-    train_with(config, train, test, comm, device::machine(config, comm)?, observer)
+    train_with(config, train, test, comm, rank::machine(config, comm)?, observer)
 }
 
 /// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU. If `config` gives
@@ -93,16 +90,12 @@ struct Run<'a, F: Float> {
     test: &'a Dataset,
     comm: &'a Communicator,
     sampler: Sampler,
-    model: Model<F>,
-    optimiser: Box<dyn Optimiser<F>>,
+    host: Host<F>,
+    rank: Box<dyn TrainingRank<F> + 'a>,
     scaler: Option<GradScaler>,
     batch: Batch<F>,
     /// The first layer with an output that is not finite, if the last step had a loss that is not.
     not_finite: Option<String>,
-    /// The model on a GPU, if the run is on GPUs; `model` is then a copy as of the last download.
-    device: Option<Replica<'a>>,
-    /// The rank on the CPU, if the run is not on GPUs. `model` then has values only during evaluations and checkpoints.
-    engine: Option<RankTrainer<'a, F>>,
     /// This rank's position among the ranks with samples of their own.
     data: DataPlace,
     /// What a user should know before the first step.
@@ -127,23 +120,9 @@ impl<'a, F: Float> Run<'a, F> {
                 counted(train.rows(), "label")
             )));
         }
-        let device = device::replica(config, train.form(), comm, machine)?;
-        if config.channels_last && device.is_none() {
-            let what = "`channels_last` is for device \"cuda\"; the CPU lays pictures out as it needs them";
-            return Err(Error::Config(what.into()));
-        }
         strategies::fits(config, comm.size())?;
         let data = DataPlace::of(config, comm)?;
-        let engine = match device {
-            Some(_) => {
-                same_layout(comm, &network)?;
-                None
-            }
-            None => {
-                let network = models::build(config, train.form())?;
-                Some(RankTrainer::new(config, network, comm)?)
-            }
-        };
+        let rank = rank::rank(config, train.form(), comm, machine)?;
         let optimiser = optim::build(config, network.params())?;
         // The other ranks get rank 0's weights before the first step.
         let mut model = match comm.rank().0 {
@@ -157,13 +136,11 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(Run {
             sampler: Sampler::of(config, train.len(), data.place.size as u32),
             data,
-            engine,
-            optimiser,
+            host: Host { model, optimiser },
+            rank,
             scaler: GradScaler::of(&config.precision),
-            model,
             batch: Batch::default(),
             not_finite: None,
-            device,
             config,
             train,
             test,
@@ -176,23 +153,21 @@ impl<'a, F: Float> Run<'a, F> {
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         same_data(self.comm, [self.train, self.test])?;
         tracing::debug!(rank = self.comm.rank().0, "has {} samples to train on", self.train.len());
-        begin_alike(self.comm, &mut self.model)?;
+        begin_alike(self.comm, &mut self.host.model)?;
         if let Some(note) = self.note.take().filter(|_| self.comm.rank().0 == 0) {
             observer.note(&note);
         }
         let per_epoch = self.sampler.steps(self.config);
         let steps = self.sampler.run_steps(self.config);
-        self.sampler.check(self.config, self.model.network())?;
+        self.sampler.check(self.config, self.host.model.network())?;
         self.can_score()?;
-        let result = TrainResult::empty(self.model.params.len());
+        let result = TrainResult::empty(self.host.model.params.len());
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };
         self.held = self.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
-        self.upload()?;
-        if let Some(engine) = &mut self.engine {
-            engine.observe(observer.wants_spans());
-        }
+        self.rank.upload(&mut self.host)?;
+        self.rank.observe(observer.wants_spans());
         while let Some(epoch) = self.next_epoch(&mut progress) {
             if self.train_epoch(epoch, &mut progress, observer)? {
                 return Ok(progress.result);
@@ -206,19 +181,10 @@ impl<'a, F: Float> Run<'a, F> {
             result.test = last.test;
         }
         result.time = result.breakdown.total();
-        result.buckets = self.engine.as_ref().map_or(&[][..], RankTrainer::buckets).to_vec();
-        self.download_units()?;
+        result.buckets = self.rank.records().buckets.to_vec();
+        self.rank.download(&mut self.host)?;
         result.weights_hash = self.same_weights()?;
         Ok(result)
-    }
-
-    /// Does one step over the next batch. Returns the loss and the time by parts.
-    fn step(&mut self, batches: &mut Batches<F>, input: StepInput) -> Result<(f64, StepBreakdown)> {
-        if let Some(done) = self.device_step(batches, input)? {
-            return Ok(done);
-        }
-        let done = self.engine_step(batches, input)?;
-        done.ok_or_else(|| Error::Strategy("the run has no rank that trains".into()))
     }
 }
 

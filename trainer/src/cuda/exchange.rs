@@ -85,17 +85,10 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Undoes the hook's changes of the last step, as [`Hook::undo`] does.
-    pub fn undo(&mut self) {
+    /// Adapts the hook's state after a step under a loss scale, as [`Hook::after_scaled`] does.
+    pub fn after_scaled(&mut self, skipped: bool, by: f32) {
         if let ReducePath::Host(hook) = &mut self.reduce_path {
-            hook.undo();
-        }
-    }
-
-    /// Rescales the errors that the hook remembers, as [`Hook::rescale`] does.
-    pub fn rescale(&mut self, by: f32) {
-        if let ReducePath::Host(hook) = &mut self.reduce_path {
-            hook.rescale(by);
+            hook.after_scaled(skipped, by);
         }
     }
 

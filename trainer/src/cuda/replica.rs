@@ -182,14 +182,10 @@ impl<'a> Replica<'a> {
         })
     }
 
-    /// Undoes the last step's changes of the hook's state, because the step was skipped.
-    pub fn undo(&mut self) {
-        self.worker.exchange.undo();
-    }
-
-    /// Multiplies the errors that this rank's hook remembers by `by`; these errors are in units of the loss scale.
-    pub fn rescale(&mut self, by: f32) {
-        self.worker.exchange.rescale(by);
+    /// After a step under a loss scale: undoes a skipped step's changes of the hook's state, and multiplies the errors that the hook
+    /// remembers, which are in units of the scale, by the factor by which the scale has changed.
+    pub fn after_scaled(&mut self, skipped: bool, by: f32) {
+        self.worker.exchange.after_scaled(skipped, by);
     }
 
     /// The bytes that the model takes on the device. `activations` is the peak of a step, including the tensors saved for the

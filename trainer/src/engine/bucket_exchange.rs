@@ -211,15 +211,10 @@ impl<F: Float> Worker<'_, F> {
         }
     }
 
-    /// After a step under a loss scale: undoes a skipped step's changes of the hook's state, and multiplies that state, which is
-    /// in units of the scale, by the factor by which the scale has changed.
+    /// Adapts the hook's state after a step under a loss scale, as [`Hook::after_scaled`] does.
     pub fn after_scaled(&mut self, skipped: bool, by: F) {
-        let Some(state) = &mut self.bucketing else { return };
-        if skipped {
-            state.hook.undo();
-        }
-        if by != F::ONE {
-            state.hook.rescale(by);
+        if let Some(state) = &mut self.bucketing {
+            state.hook.after_scaled(skipped, by);
         }
     }
 }

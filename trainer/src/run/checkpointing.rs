@@ -44,24 +44,19 @@ impl<F: Float> Run<'_, F> {
     /// Writes a checkpoint of which each rank writes its part. Every rank ends with the error of the first that could not.
     fn write_parts(&mut self, result: &TrainResult) -> Result<()> {
         let (step, ranks) = (result.losses.len() as u64, self.comm.size());
-        let gathers = self.config.mixes_devices() || ddp::replicas_diverge(self.config);
-        let part = match &mut self.engine {
-            Some(engine) if !gathers => {
-                let part = engine.worker.part(&mut self.model.buffers);
-                part.map_err(|error| engine.worker.failed(error))?
-            }
-            _ => {
-                // Devices have layouts of their own, and ranks whose weights differ write all weights as their own state. In both
-                // cases ranks gather the whole and share the writing.
+        let part = match self.rank.part(&mut self.host.model.buffers) {
+            Some(part) => part?,
+            None => {
+                // The ranks gather the whole and share the writing.
                 self.gather_whole()?;
-                let state = self.optimiser.state();
+                let state = self.host.optimiser.state();
                 let place = (self.comm.rank().index(), ranks as usize);
-                sharded::cut(&self.model, &state.vectors, *state.steps, place)
+                sharded::cut(&self.host.model, &state.vectors, *state.steps, place)
             }
         };
         let own = self.own();
         let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
-        let mut kept = weights.chain(part.params.values()).chain(&self.model.buffers);
+        let mut kept = weights.chain(part.params.values()).chain(&self.host.model.buffers);
         if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
             return Err(self.diverged(("a weight", bad.to_f64()), step, None));
         }
@@ -72,7 +67,7 @@ impl<F: Float> Run<'_, F> {
             config: self.config,
             step,
             ranks,
-            model: &self.model,
+            model: &self.host.model,
             scaler: self.scaler.as_ref(),
             losses: &result.losses,
             epochs: &result.epochs,
@@ -81,7 +76,7 @@ impl<F: Float> Run<'_, F> {
         let written = sharded::write(&run, self.comm.rank().index(), &part);
         let all = self.outcome_of_all(written);
         let ended = if first { sharded::end(directory, step, keep, all.is_ok()) } else { Ok(()) };
-        self.free_model();
+        self.host.free();
         all.and(self.outcome_of_all(ended))
     }
 
@@ -97,16 +92,10 @@ impl<F: Float> Run<'_, F> {
         Err(Error::Storage(String::from_utf8_lossy(&text).into_owned()))
     }
 
-    /// Gives the host of rank 0, or of all ranks if they share the network, the whole model and optimiser state.
+    /// Gives the host of rank 0, or of all ranks if each writes a part or state of its own, the whole model and optimiser state.
     fn gather_whole(&mut self) -> Result<()> {
-        if self.engine.is_some() || self.config.mixes_devices() {
-            self.download_units()?;
-            return self.download_state();
-        }
-        let shares = ddp::replicas_diverge(self.config)
-            || self.config.checkpoint.sharded
-            || self.device.as_ref().is_some_and(|device| device.is_sharded());
-        if self.comm.rank() == ROOT || shares { self.download() } else { Ok(()) }
+        let shared = ddp::replicas_diverge(self.config) || self.config.checkpoint.sharded;
+        self.rank.gather(&mut self.host, shared)
     }
 
     /// Writes a checkpoint into files on rank 0.
@@ -121,7 +110,7 @@ impl<F: Float> Run<'_, F> {
         }
         if self.comm.rank() == ROOT {
             let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
-            let mut kept = weights.chain(&self.model.params).chain(&self.model.buffers);
+            let mut kept = weights.chain(&self.host.model.params).chain(&self.host.model.buffers);
             if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
                 // A checkpoint with such a weight must not replace older, better ones.
                 return Err(self.diverged(("a weight", bad.to_f64()), losses.len() as u64, None));
@@ -130,26 +119,26 @@ impl<F: Float> Run<'_, F> {
                 config: self.config,
                 step: losses.len() as u64,
                 ranks: self.comm.size(),
-                model: &self.model,
+                model: &self.host.model,
                 scaler: self.scaler.as_ref(),
                 losses,
                 epochs,
                 own: &own,
             };
-            checkpoint::save(run, &mut *self.optimiser, files)?;
+            checkpoint::save(run, &mut *self.host.optimiser, files)?;
         }
-        self.free_model();
+        self.host.free();
         Ok(())
     }
 
     /// The tensors that differ between ranks, by name. Each has the same length on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
-        let mut own = self.hook();
+        let mut own = self.rank.hook_state();
         if ddp::replicas_diverge(self.config) {
-            own.push(("weights", self.model.params.clone()));
-            for (name, values) in self.optimiser.state().vectors {
+            own.push(("weights", self.host.model.params.clone()));
+            for (name, values) in self.host.optimiser.state().vectors {
                 let mut values = values.clone();
-                values.resize(self.model.params.len(), F::ZERO);
+                values.resize(self.host.model.params.len(), F::ZERO);
                 own.push((name, values));
             }
         }
@@ -166,20 +155,15 @@ impl<F: Float> Run<'_, F> {
             mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
         }
         if ddp::replicas_diverge(self.config) && step > 0 {
-            let mut vectors = self.optimiser.state().vectors;
+            let mut vectors = self.host.optimiser.state().vectors;
             let weights = mine.len() - vectors.len() - 1;
             let values = mine.split_off(weights + 1);
             vectors.iter_mut().zip(values).for_each(|((_, to), values)| **to = values);
-            self.model.params.copy_from_slice(&mine[weights]);
+            self.host.model.params.copy_from_slice(&mine[weights]);
             mine.truncate(weights);
         }
         if step > 0 {
-            if let Some(engine) = &mut self.engine {
-                engine.worker.load_hook_state(&mine);
-            }
-            if let Some(device) = &mut self.device {
-                device.load_hook_state(&mine);
-            }
+            self.rank.load_hook_state(&mine);
         }
         Ok(())
     }
@@ -305,8 +289,8 @@ impl<F: Float> Run<'_, F> {
         let into = checkpoint::Restored {
             config: self.config,
             ranks: self.comm.size(),
-            model: &mut self.model,
-            optimiser: &mut *self.optimiser,
+            model: &mut self.host.model,
+            optimiser: &mut *self.host.optimiser,
             own,
         };
         let folder = Path::new(&self.config.checkpoint.dir);
@@ -338,9 +322,9 @@ impl<F: Float> Run<'_, F> {
 
     /// Gives all ranks rank 0's weights, buffers and optimiser state.
     fn share_state(&mut self, optimiser_steps: u64) -> Result<()> {
-        self.comm.broadcast(&mut self.model.params, ROOT)?;
-        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
-        let state = self.optimiser.state();
+        self.comm.broadcast(&mut self.host.model.params, ROOT)?;
+        self.comm.broadcast(&mut self.host.model.buffers, ROOT)?;
+        let state = self.host.optimiser.state();
         *state.steps = optimiser_steps;
         for (_, values) in state.vectors {
             // `values` is empty on rank 0 if the optimiser keeps no state; every rank must know its length before the broadcast.

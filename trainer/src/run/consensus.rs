@@ -22,9 +22,7 @@ impl<F: Float> Run<'_, F> {
         if bad < if passing { ALLOWED_LOSSES } else { 1 } {
             return Ok(());
         }
-        let found = || self.not_finite.clone().unwrap_or_else(|| "the loss".into());
-        let layer = self.device.is_none().then(found);
-        Err(self.diverged(("the loss", loss), losses.len() as u64, layer))
+        Err(self.diverged(("the loss", loss), losses.len() as u64, self.not_finite.clone()))
     }
 
     /// The error for a value that is not finite after `steps`. Aborts the communicator, so that the other ranks end with this
@@ -74,7 +72,7 @@ impl<F: Float> Run<'_, F> {
 
     /// The hash of the weights, after a check that every rank has the same weights.
     pub(super) fn same_weights(&self) -> Result<u64> {
-        let mine = hash::weights(&self.model);
+        let mine = hash::weights(&self.host.model);
         match other_rank(self.comm, [mine as i64])? {
             None => Ok(mine),
             Some(OtherRank { rank, theirs: [theirs], first: [first] }) => Err(Error::Replicas(format!(

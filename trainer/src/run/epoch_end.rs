@@ -8,7 +8,7 @@ use super::epochs::Progress;
 use super::{Observer, Run};
 use crate::checkpoint::Files;
 use crate::scores::{self, COLUMNS};
-use crate::{EpochReport, Error, Result};
+use crate::{Dataset, EpochReport, Error, Evaluation, Result};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 
@@ -54,6 +54,16 @@ impl<F: Float> Run<'_, F> {
         Ok(stops)
     }
 
+    /// The score on the first samples of a set after `steps` steps. If the loss is not finite, the last step has ruined the weights, and
+    /// the run fails.
+    fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
+        let score = self.rank.evaluate(&mut self.host, set)?;
+        match score.loss.is_finite() {
+            true => Ok(score),
+            false => Err(self.diverged(("the test loss", score.loss), steps, None)),
+        }
+    }
+
     /// Scores the weights after an epoch, reports the epoch, and writes the checkpoints that are due then.
     pub(super) fn end_epoch(
         &mut self,
@@ -64,7 +74,7 @@ impl<F: Float> Run<'_, F> {
         self.share(&mut progress.result.losses, &mut progress.shared)?;
         let losses = &progress.result.losses[(epoch * progress.per_epoch) as usize..];
         let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
-        self.settle()?;
+        self.rank.settle(&mut self.host)?;
         let steps = progress.done();
         let test = self.evaluate((self.test, self.test.len()), steps)?;
         let trained = (self.train, self.sampler.samples);

@@ -1,5 +1,6 @@
 //! The epochs of a run: which one is next, whether the run ends early, and an epoch's steps.
 
+use super::training_rank::StepDone;
 use super::{Observer, Run, TrainResult};
 use crate::data::loader::{self, Loading};
 use crate::engine::StepInput;
@@ -76,9 +77,9 @@ impl<F: Float> Run<'_, F> {
             for _ in &chunks {
                 let step = progress.done();
                 self.comm.note_step(step);
-                let scale = self.scaler.map(|scaler| scaler.scale);
                 let steps_left = self.steps_until_sync(step, progress);
-                let (lr, loss_scale) = (schedule.at(step), scale.map_or(1.0, f64::from));
+                let scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
+                let (lr, loss_scale) = (schedule.at(step), scale);
                 let input = StepInput {
                     lr,
                     loss_scale,
@@ -86,15 +87,16 @@ impl<F: Float> Run<'_, F> {
                     draw_key: self.draw_key(step),
                     steps_left,
                 };
-                if let Some(engine) = &mut self.engine {
-                    engine.observe_layers(observer.wants_layers(step));
-                }
+                self.rank.observe_layers(observer.wants_layers(step));
+                let samples = self.sampler.in_step(self.config, step % per_epoch);
                 let start = self.comm.now();
-                let (loss, time) = self.step(batches, input)?;
-                self.after_scaled(step, scale);
+                let done = self.rank.step((batches, &mut self.batch), input, samples, self.scaler)?;
+                let StepDone { loss, time, skipped, not_finite } = done;
+                self.not_finite = not_finite;
+                self.after_scaled(step, skipped);
                 let result = &mut progress.result;
                 result.losses.push(loss);
-                result.samples += self.sampler.in_step(self.config, step % per_epoch);
+                result.samples += samples;
                 result.breakdown += time;
                 self.report_step((epoch, step, steps), (loss, lr), (start, time), observer);
                 self.finite(&progress.result.losses)?;
@@ -104,6 +106,26 @@ impl<F: Float> Run<'_, F> {
             }
             Ok::<_, Error>(false)
         })
+    }
+
+    /// After a step: under a loss scale, changes the scale and adapts the hook's state to it. Rank 0 notes a skipped step.
+    fn after_scaled(&mut self, step: u64, skipped: bool) {
+        let Some(scaler) = &mut self.scaler else { return };
+        let before = scaler.scale;
+        scaler.update(skipped);
+        let (rank, now) = (self.comm.rank().0, scaler.scale);
+        match skipped {
+            true if rank == 0 => {
+                tracing::info!(
+                    "step {step} is skipped, since a gradient was not finite: loss scale {before} -> {now}"
+                )
+            }
+            true => tracing::debug!(rank, "step {step} is skipped, since a gradient was not finite"),
+            false if now != before => tracing::debug!(rank, "loss scale {before} -> {now}"),
+            false => {}
+        }
+        let by = if now == before { 1.0 } else { f64::from(now) / f64::from(before) };
+        self.rank.after_scaled(skipped, by);
     }
 
     /// The learning rates of the steps until the next score.

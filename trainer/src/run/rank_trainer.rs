@@ -1,18 +1,25 @@
 //! One rank of a strategy, step by step: for a run, and for programs with a training loop of their own.
 
 use super::consensus::{begin_alike, same_layout};
+use super::training_rank::{Host, StepDone, StepRecords, TrainingRank};
+use crate::checkpoint::Own;
+use crate::checkpoint::sharded::Part;
+use crate::costs::data_cost;
+use crate::data::loader::Batches;
 use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
+use crate::evaluate::{Evaluation, evaluate_first};
 use crate::strategies::{self, Driver, ddp};
-use crate::timing::BucketTimes;
-use crate::{Batch, Config, GradScaler, MemoryUse, Model, Network, Optimiser, Result, optim};
+use crate::timing::{BucketTimes, StepBreakdown, work};
+use crate::{Batch, Config, Dataset, GradScaler, MemoryUse, Model, Network, Optimiser, Result, optim};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
+use allfold_sim::Picos;
 
 /// A rank that trains on the CPU by the strategy of its configuration.
 pub struct RankTrainer<'a, F: Float> {
     comm: &'a Communicator,
     config: &'a Config,
-    pub(super) worker: Worker<'a, F>,
+    worker: Worker<'a, F>,
     driver: Box<dyn Driver>,
 }
 
@@ -115,5 +122,101 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     /// The memory that this rank holds now.
     pub fn memory(&mut self) -> MemoryUse {
         self.worker.memory()
+    }
+
+    /// Turns the record of [`RankTrainer::peak`] on or off, and that of spans.
+    pub fn observe(&mut self, wanted: bool) {
+        self.worker.observe(wanted);
+    }
+
+    /// The memory of this rank at the time in the last step when it held the most, if it was recorded.
+    pub fn peak(&self) -> Option<MemoryUse> {
+        Some(self.worker.peak()).filter(|peak| peak.total() > 0)
+    }
+}
+
+impl<F: Float> TrainingRank<F> for RankTrainer<'_, F> {
+    fn upload(&mut self, host: &mut Host<F>) -> Result<()> {
+        self.worker.upload(&host.model.params, &host.model.buffers, &mut *host.optimiser)?;
+        host.free();
+        Ok(())
+    }
+
+    fn download(&mut self, host: &mut Host<F>) -> Result<()> {
+        RankTrainer::download(self, &mut host.model.params, &mut host.model.buffers)
+    }
+
+    fn gather(&mut self, host: &mut Host<F>, _: bool) -> Result<()> {
+        TrainingRank::download(self, host)?;
+        self.download_state(&mut *host.optimiser)
+    }
+
+    /// `None` on ranks whose weights differ, which write all weights as their own state, and on those that share a run with GPUs.
+    fn part(&mut self, buffers: &mut Vec<F>) -> Option<Result<Part<F>>> {
+        let gathers = self.config.mixes_devices() || ddp::replicas_diverge(self.config);
+        (!gathers).then(|| self.worker.part(buffers).map_err(|error| self.worker.failed(error)))
+    }
+
+    fn step(
+        &mut self,
+        (batches, batch): (&mut Batches<F>, &mut Batch<F>),
+        input: StepInput,
+        _: u64,
+        scaler: Option<GradScaler>,
+    ) -> Result<StepDone> {
+        let (comm, start) = (self.comm, self.comm.now());
+        batches.next(batch)?;
+        comm.charge(&work(data_cost::<F>(batch.x.len())));
+        let data = comm.now() - start;
+        let StepResult { loss, skipped, not_finite, forward, exposed, optimiser, .. } =
+            RankTrainer::step(self, batch, input, scaler)?;
+        let backward = (comm.now() - start).0.saturating_sub((data + forward + exposed + optimiser).0);
+        let time = StepBreakdown { data, forward, backward: Picos(backward), exposed, optimiser };
+        let unnamed = || (!loss.is_finite()).then(|| "the loss".into());
+        Ok(StepDone { loss, time, skipped, not_finite: not_finite.or_else(unnamed) })
+    }
+
+    fn settle(&mut self, _: &mut Host<F>) -> Result<()> {
+        self.worker.settle()
+    }
+
+    fn evaluate(&mut self, host: &mut Host<F>, set: (&Dataset, usize)) -> Result<Evaluation> {
+        TrainingRank::download(self, host)?;
+        let score = evaluate_first(&mut host.model, set, self.config.training.batch, self.comm)?;
+        host.free();
+        Ok(score)
+    }
+
+    fn hook_state(&mut self) -> Own<F> {
+        self.worker.hook_state()
+    }
+
+    fn load_hook_state(&mut self, values: &[Vec<F>]) {
+        self.worker.load_hook_state(values);
+    }
+
+    fn after_scaled(&mut self, skipped: bool, by: f64) {
+        self.worker.after_scaled(skipped, F::from_f64(by));
+    }
+
+    fn memory(&mut self) -> MemoryUse {
+        RankTrainer::memory(self)
+    }
+
+    fn observe(&mut self, wanted: bool) {
+        RankTrainer::observe(self, wanted);
+    }
+
+    fn observe_layers(&mut self, wanted: bool) {
+        self.worker.observe_layers(wanted);
+    }
+
+    fn records(&self) -> StepRecords<'_> {
+        StepRecords {
+            buckets: self.buckets(),
+            spans: self.worker.spans(),
+            layers: self.worker.layers(),
+            peak: self.peak(),
+        }
     }
 }

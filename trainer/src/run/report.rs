@@ -1,6 +1,7 @@
 //! The reports of a run: after each step, after each epoch, and at its end.
 
 use super::Run;
+use super::training_rank::StepRecords;
 use crate::timing::{BucketTimes, LayerSpan, StepBreakdown, StepSpan};
 use crate::{EpochReport, Evaluation, MemoryUse, Result};
 use allfold_kernels::nn::Float;
@@ -131,9 +132,9 @@ impl<F: Float> Run<'_, F> {
         (start, time): (Picos, StepBreakdown),
         observer: &mut dyn Observer,
     ) {
-        let memory = self.memory();
-        let layer_names = self.model.network().names();
-        let report = StepReport {
+        let memory = self.rank.memory();
+        let StepRecords { buckets, spans, layers, peak } = self.rank.records();
+        observer.step(&StepReport {
             epoch,
             step,
             steps,
@@ -143,21 +144,11 @@ impl<F: Float> Run<'_, F> {
             lr,
             loss_scale: self.scaler.map(|scaler| scaler.scale),
             memory,
-            peak: memory,
-            buckets: &[],
-            spans: &[],
-            layers: &[],
-            layer_names,
-        };
-        observer.step(&match &self.engine {
-            Some(engine) => StepReport {
-                peak: engine.peak().unwrap_or(memory),
-                buckets: engine.buckets(),
-                spans: engine.spans(),
-                layers: engine.layers(),
-                ..report
-            },
-            None => report,
+            peak: peak.unwrap_or(memory),
+            buckets,
+            spans,
+            layers,
+            layer_names: self.host.model.network().names(),
         });
     }
 }

@@ -146,20 +146,17 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Undoes the last step's changes of the state, because a loss scale skipped the step.
-    pub fn undo(&mut self) {
+    /// After a step under a loss scale: undoes a skipped step's changes of the state, and multiplies the error feedback, which is in
+    /// units of the scale, by the factor by which the scale has changed.
+    pub fn after_scaled(&mut self, skipped: bool, by: F) {
         match self {
-            Hook::PowerSgd(state) => state.undo(),
-            Hook::TopK(state) => state.errors_mut().undo(),
+            Hook::PowerSgd(state) if skipped => state.undo(),
+            Hook::TopK(state) if skipped => state.errors_mut().undo(),
             _ => {}
         }
-    }
-
-    /// Rescales the error feedback, which is in units of the loss scale, after the loss scale has changed.
-    pub fn rescale(&mut self, by: F) {
         match self {
-            Hook::PowerSgd(state) => state.rescale(by),
-            Hook::TopK(state) => state.errors_mut().rescale(by),
+            Hook::PowerSgd(state) if by != F::ONE => state.rescale(by),
+            Hook::TopK(state) if by != F::ONE => state.errors_mut().rescale(by),
             _ => {}
         }
     }
