@@ -143,10 +143,14 @@ impl File {
                 }
                 continue;
             }
+            // The name of a module that is another file: a function of this name may be what the file re-exports.
+            if token == "mod" && tokens.get(at + 2).is_some_and(|token| token == ";") {
+                at += 2;
+                continue;
+            }
             let kinds = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "union"];
             if (kinds.contains(&token) || token == "!" && at > 0 && tokens[at - 1] == "macro_rules")
                 && is_name(next)
-                && !(token == "mod" && tokens.get(at + 2).is_some_and(|token| token == ";"))
             {
                 self.defines.insert(next.to_string());
             }
@@ -174,6 +178,11 @@ impl File {
             self.wanted.insert(path.clone());
         }
         self.names.insert(name, path);
+    }
+
+    /// The module below the crate's root that the file belongs to; `None` for the root's own file.
+    pub fn folder(&self) -> Option<&str> {
+        self.module.first().map(String::as_str)
     }
 
     /// A path from the crate's root: without `crate`, `self` or `super` it is taken within this module. `None` if `super` leads
@@ -234,8 +243,8 @@ impl Crate {
     }
 
     /// The files that a file uses, each with one path that it uses. The use of what a folder's own `mod.rs` defines, by files in
-    /// the folder, is not counted.
-    pub fn uses(&self, index: usize) -> BTreeMap<usize, String> {
+    /// the folder, counts only with `parents`.
+    pub fn uses(&self, index: usize, parents: bool) -> BTreeMap<usize, String> {
         let file = &self.files[index];
         let mut paths: Vec<Path> = file.wanted.iter().cloned().collect();
         for path in &file.mentioned {
@@ -253,7 +262,8 @@ impl Crate {
             }
         }
         let mut used = BTreeMap::new();
-        let within = |other: usize| file.module.starts_with(&self.files[other].module);
+        let within =
+            |other: usize| other == index || !parents && file.module.starts_with(&self.files[other].module);
         for path in paths {
             if let Some(other) = self.resolve(&path, 8).filter(|&other| !within(other)) {
                 used.entry(other).or_insert(path.join("::"));
