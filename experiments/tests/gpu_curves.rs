@@ -27,7 +27,7 @@ fn runs_on_gpus_are_told_from_threads_and_never_share_or_pretend() {
     assert_ne!(device, "cpu", "a run on GPUs is recorded as one on the CPU");
     assert_eq!(LaunchMode::Threads(2).device(&Config::default()).unwrap(), "cpu");
 
-    let scaling = Scaling::new(on_gpus(), "switch".into(), Device::A100_F32);
+    let scaling = Scaling::new(on_gpus(), "switch".into(), Device::default());
     assert_eq!(scaling.gpus().unwrap(), Some(2));
     let said = refused(scaling.measured(3));
     assert!(said.contains("3 ranks need a GPU each, and this machine has 2 GPUs"), "{said}");

@@ -93,3 +93,38 @@ fn a_fault_after_the_end_is_a_note() {
         }
     }
 }
+
+/// A GPU of one's own is that of the ranks in every command, and has a name as other GPUs do.
+#[test]
+fn a_topology_file_describes_a_gpu_of_ones_own() {
+    let folder = folder();
+    let path = folder.path().join("own.toml");
+    let gpu = "[gpu]\nname = \"Own Y1\"\nf32 = 80\nf16 = 1200\nmemory = \"4 TB/s\"\ncapacity = 96\n";
+    fs::write(
+        &path,
+        format!("kind = \"switch\"\n[device]\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n{gpu}"),
+    )
+    .unwrap();
+    let on = ["--topology", path.to_str().unwrap()];
+    let modeled = ["--config", MLP, "--ranks", "2", "--modeled-only"];
+    let trained = ["train", "--config", MLP, "--ranks", "2", "--backend", "sim", "--steps", "2"];
+    for (command, says) in [
+        ([&["scale", "workload", "resnet18", "--ranks", "2"], &on[..]].concat(), "of Own Y1: weak scaling"),
+        ([&["scale"], &modeled[..], &on].concat(), "owny1_f32"),
+        ([&["scale"], &modeled[..], &on, &["--device", "own-y1"]].concat(), "owny1"),
+        ([&["compare"], &modeled[..], &on, &["--strategies", "ddp"]].concat(), "owny1_f32"),
+        ([&trained[..], &on].concat(), "owny1_f32"),
+    ] {
+        let text = said(&command);
+        assert!(text.contains(says), "{command:?}: {text}");
+    }
+    let wrong = gpu.replace("96", "-1");
+    fs::write(
+        &path,
+        format!("kind = \"ring\"\n[device]\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n{wrong}"),
+    )
+    .unwrap();
+    let refused = allfold(&[&["scale"], &modeled[..], &on].concat());
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && error.contains("capacity = -1 is not possible"), "{error}");
+}

@@ -28,7 +28,7 @@ fn trained(strategy: &str, slow: u32) -> Trained {
     });
     let topology = Topology::named("switch", 3).unwrap();
     let faults = Faults::parse([&*format!("device={slow}:cpu_core")], &topology).unwrap();
-    let devices = Device::A100_F32.into();
+    let devices = Device::default().into();
     let place = LaunchMode::Sim(Box::new(SimulatedRanks { topology, devices, faults }));
     let noted = RecordOptions { waiting: true, ..RecordOptions::default() };
     let data = run::load(&config).unwrap();

@@ -7,6 +7,7 @@
 //! ./own.toml            a file of our own, read by `topology`
 //! ```
 
+use crate::machines::GpuRates;
 use crate::machines::presets::Preset;
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology, files, suggest};
 use std::path::Path;
@@ -72,6 +73,15 @@ impl Topology {
                 )))
             }
         }
+    }
+}
+
+/// The GPU of a topology by name: of a machine, or of a file that names or describes one; `None` for any other topology, also for one
+/// that cannot be read, which [`Topology::named`] refuses.
+pub fn gpu_of(name: &str) -> Option<&'static GpuRates> {
+    match name.ends_with(".toml") {
+        true => Topology::gpu_of(Path::new(name)).ok()?,
+        false => GpuRates::find(&Preset::with_options(name).ok()?.gpu),
     }
 }
 

@@ -69,6 +69,11 @@ impl Bandwidth {
 }
 
 impl Latency {
+    /// A latency of this many microseconds.
+    pub(crate) const fn from_micros(micros: f64) -> Latency {
+        Latency(micros)
+    }
+
     /// The latency in whole picoseconds.
     pub fn picos(self) -> Picos {
         Picos((self.0 * 1e6).round() as u64)

@@ -19,7 +19,7 @@ impl World<OnVirtualTime> {
             costs: topology.costs(),
             sharing: Sharing::default(),
             faults: Faults::NONE,
-            device: Device::A100_F32,
+            device: Device::default(),
             deadline: None,
             watchdog: Duration::from_secs(300),
             timeline: false,

@@ -1,25 +1,10 @@
 //! `--device` on virtual time: a device model for all ranks, and others for some of them.
 
 use crate::error::{CommandError, CommandResult};
-use allfold_sim::machines::presets::Preset;
+use allfold_sim::catalogue::gpu_of;
 use allfold_sim::{Device, Faults, Topology};
-use allfold_trainer::workloads::Accelerator;
 use std::fmt;
 use std::str::FromStr;
-
-/// The device of simulated ranks if the user names none: the GPU of the machine that the topology names, in f32; for any other topology
-/// an A100 in f32.
-pub fn own_device(topology: &str) -> &'static str {
-    let gpu = Preset::with_options(topology).ok().map(|machine| format!("{}_f32", machine.gpu));
-    let own = gpu.and_then(|gpu| Device::named(&gpu).ok());
-    own.map_or("a100_f32", |device| device.name)
-}
-
-/// Bytes of a device's own memory; `None` for a core of a CPU, which shares the memory of its machine.
-fn memory_of(device: &Device) -> Option<u64> {
-    let gpu = device.name.strip_suffix("_f32").unwrap_or(device.name);
-    Accelerator::named(gpu).ok().map(Accelerator::capacity_bytes)
-}
 
 /// The device models of simulated ranks, such as `a100_f32` or `cpu_core,4-7:h100_f32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,6 +64,16 @@ impl fmt::Display for RankDevices {
 }
 
 impl RankDevices {
+    /// The devices that a user names; if none are named, the GPU of the topology in f32, or an A100 in f32 where it has no known GPU.
+    ///
+    /// # Errors
+    /// An unknown device.
+    pub fn of(named: Option<&str>, topology: &str) -> CommandResult<RankDevices> {
+        // Also makes the GPU of a topology file known by its name.
+        let own = gpu_of(topology);
+        named.map_or_else(|| Ok(own.map_or_else(Device::default, Device::in_f32).into()), str::parse)
+    }
+
     /// Refuses a device for a rank that does not exist.
     ///
     /// # Errors
@@ -114,7 +109,7 @@ impl RankDevices {
         };
         // Without others every rank has the device of the first one.
         let different = if self.others.is_empty() { 1 } else { ranks.max(1) };
-        (0..different).try_fold(u64::MAX, |least, rank| Some(least.min(memory_of(device_of(rank))?)))
+        (0..different).try_fold(u64::MAX, |least, rank| Some(least.min(device_of(rank).capacity?)))
     }
 
     /// The rules of `others` for this many ranks, as a fault rule writes them.
@@ -151,7 +146,7 @@ mod tests {
             ("mine.toml", "a100_f32"),
         ];
         for (topology, device) in cases {
-            assert_eq!(own_device(topology), device, "{topology}");
+            assert_eq!(RankDevices::of(None, topology).unwrap().to_string(), device, "{topology}");
         }
     }
 
@@ -172,9 +167,6 @@ mod tests {
 
     #[test]
     fn the_smallest_device_says_what_fits() {
-        for device in Device::ALL.iter().filter(|device| **device != Device::CPU_CORE) {
-            assert!(memory_of(device).is_some_and(|bytes| bytes > 10_000_000_000), "{}", device.name);
-        }
         let least = |text: &str, ranks| text.parse::<RankDevices>().unwrap().least_memory(ranks);
         assert_eq!(least("h200_f32", 1_000_000), Some(141_000_000_000));
         assert_eq!(least("h200,2-3:a10g,3:t4", 4), Some(16_000_000_000));

@@ -6,7 +6,7 @@ use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::{config, run};
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
-use allfold_cli::devices::{RankDevices, own_device};
+use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::{memory, progress};
@@ -160,8 +160,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
-    let devices: RankDevices =
-        args.device.as_deref().unwrap_or_else(|| own_device(&args.topology)).parse()?;
+    let devices = RankDevices::of(args.device.as_deref(), &args.topology)?;
     devices.check(args.ranks)?;
     let topology = Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     topology.notes().iter().for_each(|note| tracing::info!("{note}"));

@@ -13,7 +13,7 @@ use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::{config, reference_losses};
 use allfold_cli::common::Common;
-use allfold_cli::devices::{RankDevices, own_device};
+use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::{interruption, invocation, launched, memory, names, progress};
@@ -113,10 +113,6 @@ impl Args {
         self.topology.as_deref().unwrap_or("nodes8")
     }
 
-    fn device(&self) -> &str {
-        self.device.as_deref().unwrap_or_else(|| own_device(self.topology()))
-    }
-
     /// Refuses flags of the virtual clock without `--backend sim`, and flags that `sim` does not have.
     fn check(&self) -> CommandResult {
         if self.backend == Backend::Sim {
@@ -202,7 +198,7 @@ impl Args {
         match (self.backend, launched) {
             (Backend::Sim, _) => {
                 let topology = Topology::named(self.topology(), ranks).map_err(CommandError::usage)?;
-                let devices: RankDevices = self.device().parse()?;
+                let devices = RankDevices::of(self.device.as_deref(), self.topology())?;
                 devices.check(ranks)?;
                 let faults = devices.with(&self.fault, &topology)?;
                 let faults = faults.seeded(self.fault_seed);
@@ -395,8 +391,8 @@ fn clock(args: &Args, place: &LaunchMode) -> String {
         LaunchMode::Threads(_) => "measured on this machine".into(),
         LaunchMode::Process(_) => "measured, one process per rank".into(),
         LaunchMode::Mpi(..) => "measured, processes of an MPI job".into(),
-        LaunchMode::Sim(_) => {
-            format!("simulated: {} on {}, all times are virtual", args.device(), args.topology())
+        LaunchMode::Sim(place) => {
+            format!("simulated: {} on {}, all times are virtual", place.devices, args.topology())
         }
     }
 }

@@ -19,10 +19,11 @@ use allfold_prediction::{
     DdpOptions, Overheads, SimulatedExchange, StepPrediction, UniformCosts, WorkloadTraining,
     predict_data_parallel, predict_steps,
 };
+use allfold_sim::machines::GpuRates;
 use allfold_sim::{Picos, Sharing, Topology};
 use allfold_trainer::MemoryUse;
 use allfold_trainer::buckets::Caps;
-use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_trainer::workloads::{Precision, Workload};
 
 /// The function that explains a table. Returns the table's rows.
 type Explanation = fn(&mut RunOutput) -> CommandResult<Vec<Row>>;
@@ -102,7 +103,7 @@ fn scaling(
     Ok(WorkloadScaling {
         workload: Workload::named(workload).map_err(CommandError::usage)?,
         topology: topology.into(),
-        accelerator: Accelerator::named(device).map_err(CommandError::usage)?,
+        gpu: GpuRates::named(device).map_err(CommandError::usage)?,
         precision,
         batch: 16,
         strong: false,
@@ -213,7 +214,7 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
         let topology = Topology::named("pcie8", ranks).map_err(CommandError::run)?;
         let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
         let each = (BATCH / ranks) as usize;
-        let job = WorkloadTraining::new(&base.workload, base.accelerator, Precision::F32, each);
+        let job = WorkloadTraining::new(&base.workload, base.gpu, Precision::F32, each);
         predict_data_parallel(&job, NUMBERS, ranks, &mut exchange).map_err(CommandError::run)
     };
     let seconds = |step: &StepPrediction| step.time.total().as_secs();

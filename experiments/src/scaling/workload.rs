@@ -10,9 +10,9 @@ use allfold_prediction::{
 };
 use allfold_report::records::{Setup, SimulatedScale};
 use allfold_sim::machines::presets::{FABRIC_FIGURES, Preset};
-use allfold_sim::machines::{GPU_MODELS, Generation};
+use allfold_sim::machines::{Generation, GpuModel, GpuRates};
 use allfold_sim::{Sharing, Topology};
-use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_trainer::workloads::{Precision, Workload};
 
 /// The model that times the exchanges.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct WorkloadScaling {
     /// The machine, as `--topology` names it.
     pub topology: String,
     /// The device of each rank.
-    pub accelerator: &'static Accelerator,
+    pub gpu: &'static GpuRates,
     /// The precision of the kernels.
     pub precision: Precision,
     /// Samples per rank and step; in strong scaling, of all ranks together.
@@ -63,21 +63,21 @@ impl WorkloadScaling {
         Ok(Some(SimulatedScale {
             setup: Setup {
                 backend: "modeled".into(),
-                device: self.accelerator.name.into(),
+                device: self.gpu.name.clone(),
                 model: format!("{} ({})", self.workload.name(), self.precision.name()),
                 strategy: "ddp".into(),
                 ranks,
                 mesh: Setup::data_parallel(ranks),
             },
             batch: batch as u64,
-            topology: format!("{} of {}", self.topology, self.accelerator.name),
+            topology: format!("{} of {}", self.topology, self.gpu.name),
             time_us: prediction.time.total().as_micros(),
             time_error_us: 0.0,
             exposed_us: prediction.time.exposed.as_micros(),
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
             memory: prediction.peak().map(held),
-            device_memory: Some(self.accelerator.capacity_bytes()),
+            device_memory: Some(self.gpu.capacity_bytes()),
             engines: prediction.engines,
         }))
     }
@@ -92,7 +92,7 @@ impl WorkloadScaling {
             sync_batch_norm: self.sync_batch_norm,
             measured: self.measured,
             terms: self.terms,
-            ..WorkloadTraining::new(&self.workload, self.accelerator, self.precision, batch)
+            ..WorkloadTraining::new(&self.workload, self.gpu, self.precision, batch)
         };
         let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         let plan = Plan::default();
@@ -124,7 +124,7 @@ pub fn machine(topology: &str) -> CommandResult<Preset> {
 /// A machine of AMD's GPUs, which NCCL does not drive.
 pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
     let nodes = ranks.div_ceil(preset.devices);
-    let generation = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
+    let generation = GpuModel::all().iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
     let arch = match generation {
         Some(Generation::Volta) | None => Arch::Volta,
         Some(Generation::Ampere) => Arch::Ampere,
@@ -184,7 +184,7 @@ mod tests {
         WorkloadScaling {
             workload: Workload::named("resnet50").unwrap(),
             topology: topology.into(),
-            accelerator: Accelerator::named("A100 SXM").unwrap(),
+            gpu: GpuRates::named("A100 SXM").unwrap(),
             precision: Precision::Half,
             batch: 128,
             strong: false,

@@ -143,7 +143,7 @@ fn machine_of(run: &Run, given: Option<&GivenMachine>) -> Result<(Machine, u32),
                 .gpus_per_node
                 .is_some_and(|each| machine.devices > 16 && machine.devices.is_multiple_of(each));
             let words = Hardware {
-                gpu: Some(machine.gpu.name.into()),
+                gpu: Some(machine.gpu.name.clone()),
                 gpus_per_node: if rack { own.gpus_per_node } else { Some(machine.devices) },
                 nodes: if rack { own.nodes } else { Some(machine.nodes) },
                 ..Hardware::default()
@@ -178,7 +178,7 @@ fn understood(words: &Hardware, ranks: u32) -> Result<(Machine, u32), String> {
 /// # Errors
 /// The two contradict each other.
 fn agreed(own: &Hardware, given: &Hardware, whence: &str) -> Result<Hardware, String> {
-    let model = |words: &Hardware| words.gpu.as_deref().and_then(GpuModel::named).map(|gpu| gpu.name);
+    let model = |words: &Hardware| words.gpu.as_deref().and_then(GpuModel::named).map(|gpu| &gpu.name);
     let unlike = |own: Option<u32>, given: Option<u32>| own.is_some() && given.is_some() && own != given;
     if model(own).is_some() && model(given).is_some() && model(own) != model(given)
         || unlike(own.gpus_per_node, given.gpus_per_node)

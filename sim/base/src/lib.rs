@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), the [form factors](FormFactor) of GPUs, [hashes](hash), [dates](utc), a mutex helper, the [message](panic_message) of a panic, [reading](read_at_most) of input
+//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, the [message](panic_message) of a panic, [reading](read_at_most) of input
 //! files up to a limit, and their errors [in words](expected).
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
@@ -14,7 +14,6 @@
 
 mod date;
 mod file_errors;
-mod form_factor;
 pub mod hash;
 mod lock;
 mod panics;
@@ -24,7 +23,6 @@ mod units;
 
 pub use date::utc;
 pub use file_errors::{expected, json_error, line_and_column, located};
-pub use form_factor::FormFactor;
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use panics::panic_message;

@@ -28,7 +28,7 @@ fn a_slow_rank_is_slower_at_all_that_it_does_and_no_other_is() {
     );
     assert_eq!(faults.costs(Rank(4), &costs), costs);
     let work = DeviceWork { bytes: 3_350_000, ..DeviceWork::default() };
-    assert_eq!(faults.compute(Rank(3), &Device::H100, work), Picos::from_micros(6));
+    assert_eq!(faults.compute(Rank(3), &Device::named("h100").unwrap(), work), Picos::from_micros(6));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! From a machine described in words, as published with a measurement, to a machine and its topology.
 
-use super::gpu::{self, Generation, GpuModel, Port};
+use super::gpu::{Generation, GpuModel, Port};
 use super::nic::{self, Nics};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
@@ -81,10 +81,9 @@ impl Machine {
             )));
         };
         let Some(gpu) = GpuModel::named(name) else {
-            let known: Vec<&str> = gpu::GPU_MODELS.iter().map(|gpu| gpu.name).collect();
             return Err(Error::Topology(format!(
                 "`{name}` names no known GPU (known: {})",
-                known.join(", ")
+                GpuModel::names().join(", ")
             )));
         };
         if let Some(what) = gpu.refuse_form(name) {

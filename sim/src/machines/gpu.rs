@@ -1,9 +1,19 @@
-//! Models of GPUs, found by the names that drivers print.
+//! The table of GPUs, `gpus.toml`, found by the names that drivers print and people write; and a user's own GPU.
+//!
+//! ```text
+//! gpus.toml ------> GpuModel: links, generation ----> machines, NCCL
+//!                      '-- GpuRates: arithmetic, memory --> Device (predictions of Allfold's kernels), tables of layers
+//! own.toml, [gpu] ---------'
+//! ```
 
-use crate::{BytesPerSec, FormFactor};
+use super::form_factor::FormFactor;
+use super::rates::GpuRates;
+use crate::BytesPerSec;
+use serde::Deserialize;
+use std::sync::LazyLock;
 
 /// The generation of a GPU, as far as collectives depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Generation {
     /// Compute capability 7.5 and older: P100, V100, T4, RTX 20.
     Volta,
@@ -18,14 +28,13 @@ pub enum Generation {
 }
 
 /// A GPU's links to the other GPUs of its node: their number, and the bandwidth of one link in one direction.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Port {
     /// The number of links of one GPU.
     pub links: u32,
     /// Bandwidth of one link in one direction that a collective can use, in GB/s (1e9).
     pub gb_per_s: f64,
-    /// The source of both figures.
-    pub source: &'static str,
 }
 
 impl Port {
@@ -35,111 +44,89 @@ impl Port {
     }
 }
 
-/// One kind of GPU.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// One kind of GPU: a row of the table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct GpuModel {
     /// The GPU's name.
-    pub name: &'static str,
+    pub name: String,
+    /// Other names that people write.
+    #[serde(default)]
+    also: Vec<String>,
     /// Upper-case words that all occur in the names that drivers print for this GPU.
-    words: &'static [&'static str],
+    words: Vec<String>,
     /// The GPU's generation.
     pub generation: Generation,
+    /// The form factor; `None` for a GPU that is one with its board.
+    form: Option<FormFactor>,
     /// The NVLink or xGMI links; `None` for a GPU without them.
     pub nvlink: Option<Port>,
     /// The PCI Express link with 16 lanes.
     pub pcie: Port,
+    /// The rates of arithmetic and memory; `None` for a GPU for which kernels are not predicted.
+    pub rates: Option<GpuRates>,
+    /// The source of these figures.
+    pub source: String,
 }
 
-const fn nvlink(links: u32, gb_per_s: f64, source: &'static str) -> Option<Port> {
-    Some(Port { links, gb_per_s, source })
+#[derive(Default, Deserialize)]
+struct Table {
+    gpu: Vec<GpuModel>,
 }
 
-/// The numbers of NVLinks are from the vendors' datasheets. The speeds (20 GB/s for NVLink 2 and 3, 20.6 for NVLink 4, 40.1 for
-/// NVLink 5) are those that NCCL assumes (`src/graph/topo.h`), less than the nominal 25 and 50.
-const NVLINK2: Option<Port> = nvlink(6, 20.0, "V100 datasheet: 6 NVLinks; NCCL topo.h: 20 GB/s each");
-const NVLINK3: Option<Port> = nvlink(12, 20.0, "A100 datasheet: 12 NVLinks; NCCL topo.h: 20 GB/s each");
-const NVLINK1: Option<Port> = nvlink(4, 18.0, "P100 datasheet: 4 NVLinks; NCCL topo.h: 18 GB/s each");
-const NVLINK3_8: Option<Port> = nvlink(8, 20.0, "A800: 400 GB/s, 8 of 12 NVLinks; NCCL topo.h: 20 GB/s each");
-const NVLINK4_8: Option<Port> =
-    nvlink(8, 20.6, "H800: 400 GB/s, 8 of 18 NVLinks; NCCL topo.h: 20.6 GB/s each");
-const NVLINK4: Option<Port> = nvlink(18, 20.6, "H100 datasheet: 18 NVLinks; NCCL topo.h: 20.6 GB/s each");
-const NVLINK5: Option<Port> = nvlink(18, 40.1, "B200 datasheet: 18 NVLinks; NCCL topo.h: 40.1 GB/s each");
-const XGMI3: Option<Port> =
-    nvlink(7, 64.0, "MI300X data sheet: 7 Infinity Fabric links of 128 GB/s both ways");
-const XGMI4: Option<Port> =
-    nvlink(7, 76.8, "MI355X data sheet: 7 Infinity Fabric links of 153.6 GB/s both ways");
-
-const fn pcie(gb_per_s: f64, source: &'static str) -> Port {
-    Port { links: 1, gb_per_s, source }
-}
-
-const GEN3: Port = pcie(12.0, "PCIe 3.0 x16 as NCCL reckons (topo.h): 0.75 GB/s a lane");
-const GEN4: Port = pcie(24.0, "PCIe 4.0 x16 as NCCL reckons (topo.h): 1.5 GB/s a lane");
-const GEN5: Port = pcie(48.0, "PCIe 5.0 x16 as NCCL reckons (topo.h): 3 GB/s a lane");
-const GEN6: Port = pcie(96.0, "PCIe 6.0 x16 as NCCL reckons (topo.h): 6 GB/s a lane");
-
-const fn gpu(
-    name: &'static str,
-    words: &'static [&'static str],
-    generation: Generation,
-    nvlink: Option<Port>,
-    pcie: Port,
-) -> GpuModel {
-    GpuModel { name, words, generation, nvlink, pcie }
-}
-
-/// Every known GPU. The first model that matches a name is taken, so more specific names come first.
-pub const GPU_MODELS: [GpuModel; 43] = [
-    gpu("GB300", &["GB300"], Generation::Blackwell, NVLINK5, GEN5),
-    gpu("GB200", &["GB200"], Generation::Blackwell, NVLINK5, GEN5),
-    gpu("B300", &["B300"], Generation::Blackwell, NVLINK5, GEN6),
-    gpu("B200", &["B200"], Generation::Blackwell, NVLINK5, GEN5),
-    gpu("PRO 6000 Blackwell", &["PRO", "6000"], Generation::Blackwell, None, GEN5),
-    gpu("RTX 5090", &["5090"], Generation::Blackwell, None, GEN5),
-    gpu("GH200", &["GH200"], Generation::Hopper, NVLINK4, GEN5),
-    gpu("H200 NVL", &["H200", "NVL"], Generation::Hopper, None, GEN5),
-    gpu("H200", &["H200"], Generation::Hopper, NVLINK4, GEN5),
-    gpu("H20", &["H20"], Generation::Hopper, NVLINK4, GEN5),
-    gpu("H800 PCIe", &["H800", "PCIE"], Generation::Hopper, None, GEN5),
-    gpu("H800", &["H800"], Generation::Hopper, NVLINK4_8, GEN5),
-    gpu("H100 NVL", &["H100", "NVL"], Generation::Hopper, None, GEN5),
-    gpu("H100 PCIe", &["H100", "PCIE"], Generation::Hopper, None, GEN5),
-    gpu("H100 SXM", &["H100"], Generation::Hopper, NVLINK4, GEN5),
-    gpu("A100 PCIe", &["A100", "PCIE"], Generation::Ampere, None, GEN4),
-    gpu("A100 SXM", &["A100"], Generation::Ampere, NVLINK3, GEN4),
-    gpu("A800 PCIe", &["A800", "PCIE"], Generation::Ampere, None, GEN4),
-    gpu("A800", &["A800"], Generation::Ampere, NVLINK3_8, GEN4),
-    gpu("V100S", &["V100S"], Generation::Volta, None, GEN3),
-    gpu("V100 PCIe", &["V100", "PCIE"], Generation::Volta, None, GEN3),
-    gpu("V100 SXM", &["V100"], Generation::Volta, NVLINK2, GEN3),
-    gpu("L40S", &["L40S"], Generation::Ampere, None, GEN4),
-    gpu("L40", &["L40"], Generation::Ampere, None, GEN4),
-    gpu("L20", &["L20"], Generation::Ampere, None, GEN4),
-    gpu("L4", &["L4"], Generation::Ampere, None, GEN4),
-    gpu("A40", &["A40"], Generation::Ampere, None, GEN4),
-    gpu("A30", &["A30"], Generation::Ampere, None, GEN4),
-    gpu("A6000", &["A6000"], Generation::Ampere, None, GEN4),
-    gpu("A5000", &["A5000"], Generation::Ampere, None, GEN4),
-    gpu("6000 Ada", &["6000", "ADA"], Generation::Ampere, None, GEN4),
-    gpu("T4", &["T4"], Generation::Volta, None, GEN3),
-    gpu("A10G", &["A10G"], Generation::Ampere, None, GEN4),
-    gpu("A10", &["A10"], Generation::Ampere, None, GEN4),
-    gpu("P100 PCIe", &["P100", "PCIE"], Generation::Volta, None, GEN3),
-    gpu("P100 SXM", &["P100"], Generation::Volta, NVLINK1, GEN3),
-    gpu("RTX 4090", &["4090"], Generation::Ampere, None, GEN4),
-    gpu("RTX 3090", &["3090"], Generation::Ampere, None, GEN4),
-    gpu("RTX 2080 Ti", &["2080", "TI"], Generation::Volta, None, GEN3),
-    gpu("MI300X", &["MI300X"], Generation::Cdna, XGMI3, GEN5),
-    gpu("MI325X", &["MI325X"], Generation::Cdna, XGMI3, GEN5),
-    gpu("MI350X", &["MI350X"], Generation::Cdna, XGMI4, GEN5),
-    gpu("MI355X", &["MI355X"], Generation::Cdna, XGMI4, GEN5),
-];
+/// The rows of the table. A test rules out a table that cannot be read.
+static TABLE: LazyLock<Vec<GpuModel>> = LazyLock::new(|| {
+    let mut rows = toml::from_str::<Table>(include_str!("gpus.toml")).unwrap_or_default().gpu;
+    for row in &mut rows {
+        row.rates = row.rates.take().map(|rates| rates.called(&row.name));
+    }
+    rows
+});
 
 impl GpuModel {
-    /// The GPU model for a name as a driver prints it or as a person writes it.
+    /// Every known GPU.
+    pub fn all() -> &'static [GpuModel] {
+        &TABLE
+    }
+
+    /// The names of all GPUs.
+    pub fn names() -> Vec<&'static str> {
+        TABLE.iter().map(|gpu| &*gpu.name).collect()
+    }
+
+    /// The GPU model for a name as a driver prints it or as a person writes it: the first row whose words all occur.
     pub fn named(text: &str) -> Option<&'static GpuModel> {
         let text = text.to_uppercase();
-        GPU_MODELS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
+        TABLE.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
+    }
+
+    /// The GPU with exactly this name, or one of its other names. Case, spaces, `-` and `_` make no difference. A name without a form
+    /// factor stands for the first in which the GPU is made, and a GPU of one form factor also has the name with it: `T4 PCIe`.
+    pub(crate) fn called(name: &str) -> Option<&'static GpuModel> {
+        let (plain, form) = FormFactor::split(name);
+        let form = form.or_else(|| made(&plain).first().copied());
+        TABLE.iter().find(|gpu| gpu.form == form && gpu.is(&plain))
+    }
+
+    /// Whether this is a name of the GPU, in lower case without spaces and form factor.
+    fn is(&self, plain: &str) -> bool {
+        std::iter::once(&self.name).chain(&self.also).any(|name| FormFactor::split(name).0 == plain)
+    }
+
+    /// What is wrong with a GPU's name that ends with a form factor in which that GPU is not made, and what would be right; `None` for
+    /// any other name. `known`: the names that are right, which may have form factors themselves.
+    pub(crate) fn refuse(gpu: &str, known: &[&str]) -> Option<String> {
+        let (plain, form) = FormFactor::split(gpu);
+        let made = made(&plain);
+        let form = form.filter(|form| !made.contains(form))?;
+        let known: Vec<_> = known.iter().map(|known| (*known, FormFactor::split(known))).collect();
+        let (name, _) = known.iter().find(|(_, (name, _))| *name == plain)?;
+        let listed = |made: FormFactor| known.iter().any(|(_, known)| *known == (plain.clone(), Some(made)));
+        let right = made.iter().enumerate().filter(|(at, made)| *at == 0 || listed(**made));
+        let short =
+            FormFactor::ALL.iter().find_map(|form| name.strip_suffix(form.name())).unwrap_or(name).trim_end();
+        let right: Vec<String> = right.map(|(_, made)| format!(" or `{short} {made}`")).collect();
+        Some(format!("there is no {short} {form}; write `{short}`{}", right.concat()))
     }
 
     /// What is wrong with a text that names this GPU, and form factors in none of which it is made; `None` for any other text.
@@ -148,12 +135,20 @@ impl GpuModel {
         let says = |form: &FormFactor| stands_in(&form.name().to_uppercase(), &text);
         let said: Vec<FormFactor> = [FormFactor::Sxm, FormFactor::Pcie].into_iter().filter(says).collect();
         // A GPU with a form factor in its name was found by that form factor.
-        let has_form = FormFactor::split(self.name).1.is_some();
-        let made = FormFactor::of(self.name);
-        let wrong = said.first().filter(|_| !said.iter().any(|said| made.contains(said)))?;
-        let names: Vec<&str> = GPU_MODELS.iter().map(|gpu| gpu.name).collect();
-        if has_form { None } else { FormFactor::refuse(&format!("{} {wrong}", self.name), &names) }
+        let (plain, form) = FormFactor::split(&self.name);
+        let made = made(&plain);
+        let wrong =
+            said.first().filter(|_| form.is_none() && !said.iter().any(|said| made.contains(said)))?;
+        GpuModel::refuse(&format!("{} {wrong}", self.name), &GpuModel::names())
     }
+}
+
+/// The form factors in which a GPU is made, by its name in lower case without spaces; first the one that its plain name means. Empty for
+/// a GPU that is one with its board, or is unknown.
+fn made(plain: &str) -> Vec<FormFactor> {
+    let mut forms: Vec<_> = TABLE.iter().filter(|gpu| gpu.is(plain)).filter_map(|gpu| gpu.form).collect();
+    forms.sort_unstable();
+    forms
 }
 
 /// Whether `word` occurs in `text` with no further letter next to one of its letters and no further digit next to one of its
@@ -202,7 +197,7 @@ mod tests {
             ("NVIDIA A10", "A10"),
             ("Tesla V100S-PCIE-32GB", "V100S"),
         ] {
-            assert_eq!(GpuModel::named(text).map(|gpu| gpu.name), Some(name), "{text}");
+            assert_eq!(GpuModel::named(text).map(|gpu| &*gpu.name), Some(name), "{text}");
         }
         for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "MI250X", "A1000"] {
             assert_eq!(GpuModel::named(text), None, "{text}");
@@ -212,8 +207,8 @@ mod tests {
     #[test]
     fn a_form_factor_is_taken_where_the_gpu_is_made_in_it() {
         let refused = |text: &str| GpuModel::named(text).unwrap().refuse_form(text);
-        for gpu in GPU_MODELS {
-            assert_eq!(gpu.refuse_form(gpu.name), None, "{}", gpu.name);
+        for gpu in GpuModel::all() {
+            assert_eq!(gpu.refuse_form(&gpu.name), None, "{}", gpu.name);
         }
         for text in [
             "Tesla T4-PCIE-16GB",
@@ -241,11 +236,43 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_has_a_source() {
-        for gpu in GPU_MODELS {
+    fn every_row_is_read_and_has_a_source() {
+        let rows = toml::from_str::<Table>(include_str!("gpus.toml")).unwrap().gpu;
+        assert!(rows.len() >= 43 && rows.len() == GpuModel::all().len());
+        for gpu in GpuModel::all() {
+            assert!(gpu.source.len() > 40, "{}", gpu.name);
             for port in [Some(gpu.pcie), gpu.nvlink].into_iter().flatten() {
-                assert!(port.source.len() > 20 && port.bandwidth().0 > 1_000_000_000, "{}", gpu.name);
+                assert!(port.bandwidth().0 > 1_000_000_000, "{}", gpu.name);
             }
+            if let Some(rates) = &gpu.rates {
+                assert_eq!((rates.check(), &rates.name), (Ok(()), &gpu.name));
+            }
+            assert_eq!(GpuModel::called(&gpu.name).map(|found| &found.name), Some(&gpu.name));
         }
+    }
+
+    #[test]
+    fn a_form_factor_is_refused_where_the_gpu_is_not_made_in_it() {
+        let known = ["a100", "t4", "GB200", "H200", "H200 NVL"];
+        let refused = |gpu: &str| GpuModel::refuse(gpu, &known);
+        assert_eq!(refused("T4 SXM").unwrap(), "there is no t4 SXM; write `t4` or `t4 PCIe`");
+        assert_eq!(refused("gb200-pcie").unwrap(), "there is no GB200 PCIe; write `GB200`");
+        assert_eq!(
+            refused("H200 PCIe").unwrap(),
+            "there is no H200 PCIe; write `H200` or `H200 SXM` or `H200 NVL`"
+        );
+        // A list without a GPU's card does not suggest the card.
+        assert_eq!(
+            GpuModel::refuse("v100 NVL", &["V100 SXM"]).unwrap(),
+            "there is no V100 NVL; write `V100` or `V100 SXM`"
+        );
+        for gpu in ["T4 PCIe", "A100", "A100 SXM", "A100-PCIe", "H200_SXM", "Voodoo SXM", "SXM", ""] {
+            assert_eq!(refused(gpu), None, "{gpu}");
+        }
+        let called = |name: &str| GpuModel::called(name).map(|gpu| &*gpu.name);
+        assert_eq!(
+            (called("T4 PCIe"), called("a100"), called("GH200 SXM")),
+            (Some("T4"), Some("A100 SXM"), None)
+        );
     }
 }

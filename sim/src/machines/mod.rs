@@ -29,12 +29,17 @@
 
 mod amounts;
 mod description;
+mod form_factor;
 mod gpu;
+mod lookup;
 mod nic;
 pub mod node;
 pub mod presets;
+mod rates;
 mod words;
 
 pub use description::{Cpu, Description, Machine};
-pub use gpu::{GPU_MODELS, Generation, GpuModel, Port};
+pub use form_factor::FormFactor;
+pub use gpu::{Generation, GpuModel, Port};
 pub use nic::{Fabric, Nics};
+pub use rates::GpuRates;

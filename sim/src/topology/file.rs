@@ -13,6 +13,12 @@
 //! latency = "2.7 us"
 //! [costs]                     # optional; default: the values of `Costs::default`
 //! overhead = "0.5 us"
+//! [gpu]                       # optional: a GPU of one's own; or the name of a known one, above the tables: gpu = "H100 SXM"
+//! name = "X100"
+//! f32 = 80                    # TFLOP/s
+//! f16 = 1200                  # TFLOP/s on tensor cores
+//! memory = "4 TB/s"
+//! capacity = 96               # GB
 //! ```
 //!
 //! A graph names its switches and lists its links. A number is a rank, and a list means one link for each entry:
@@ -32,6 +38,7 @@
 
 use super::graph::Edge;
 use super::{Link, Topology};
+use crate::machines::GpuRates;
 use crate::quantity::{Bandwidth, Latency};
 use crate::{Costs, Error, Result, Rounding, expected, line_and_column, read_text_at_most, suggest};
 use serde::Deserialize;
@@ -55,6 +62,7 @@ struct File {
     #[serde(default)]
     link: Vec<EdgeText>,
     costs: Option<CostsText>,
+    gpu: Option<Spanned<Value>>,
 }
 
 #[derive(Deserialize)]
@@ -108,25 +116,61 @@ impl Topology {
     /// # Errors
     /// A file that cannot be read; a mistake in the file, with line, column and the expected text.
     pub fn load(path: &Path, ranks: u32) -> Result<Topology> {
-        let shown = path.display().to_string();
-        let text = read_text_at_most(path, LONGEST, "a topology")
-            .map_err(|error| Error::File { path: shown.clone(), what: unread(&error) })?;
-        Topology::from_toml(&shown, &text, ranks)
+        Topology::from_toml(&path.display().to_string(), &read(path)?, ranks)
     }
 
     /// Reads a topology from the text of a file; `path` names the file in errors.
     pub fn from_toml(path: &str, text: &str, ranks: u32) -> Result<Topology> {
-        let parsed = toml::from_str::<File>(text)
-            .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message(), text)));
-        parsed.and_then(|file| file.build(path, ranks)).map_err(|Wrong(span, what)| {
-            let (line, column) = line_and_column(text, span.start);
-            Error::Parse { path: path.into(), line, column, what }
-        })
+        File::read(text).and_then(|file| file.build(path, ranks)).map_err(|wrong| wrong.at(path, text))
+    }
+
+    /// The GPU that a topology file names or describes; `None` if the file has no `gpu`.
+    ///
+    /// # Errors
+    /// As [`Topology::load`], except for the links.
+    pub(crate) fn gpu_of(path: &Path) -> Result<Option<&'static GpuRates>> {
+        let text = read(path)?;
+        let gpu = File::read(&text).and_then(|file| file.gpu());
+        gpu.map_err(|wrong| wrong.at(&path.display().to_string(), &text))
+    }
+}
+
+/// The text of a topology file.
+fn read(path: &Path) -> Result<String> {
+    read_text_at_most(path, LONGEST, "a topology")
+        .map_err(|error| Error::File { path: path.display().to_string(), what: unread(&error) })
+}
+
+impl Wrong {
+    fn at(self, path: &str, text: &str) -> Error {
+        let (line, column) = line_and_column(text, self.0.start);
+        Error::Parse { path: path.into(), line, column, what: self.1 }
     }
 }
 
 impl File {
+    fn read(text: &str) -> Read<File> {
+        toml::from_str(text).map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message(), text)))
+    }
+
+    /// The GPU that `gpu` names or describes.
+    fn gpu(&self) -> Read<Option<&'static GpuRates>> {
+        let Some(gpu) = &self.gpu else { return Ok(None) };
+        let wrong = |what: String| Wrong(gpu.span(), format!("gpu: {what}"));
+        match gpu.get_ref() {
+            Value::String(name) => GpuRates::named(name).map(Some).map_err(|error| wrong(error.to_string())),
+            own => {
+                let own: GpuRates = own
+                    .clone()
+                    .try_into()
+                    .map_err(|error: toml::de::Error| wrong(expected(error.message())))?;
+                own.keep().map(Some).map_err(wrong)
+            }
+        }
+    }
+
     fn build(&self, path: &str, ranks: u32) -> Read<Topology> {
+        self.gpu()?;
         if let Some(own) = self.ranks.as_ref().filter(|own| *own.get_ref() != ranks) {
             let own_ranks = own.get_ref();
             let what = format!(
@@ -282,13 +326,12 @@ fn is_range(name: &str) -> bool {
 }
 
 /// Keys that other programs or earlier versions have, and the current way to write each.
-const OTHERS: [(&str, &str); 6] = [
+const OTHERS: [(&str, &str); 5] = [
     ("nodes", "there are as many nodes as the ranks need: leave `nodes` out, or write `ranks`"),
     ("nic_count", "did you mean `nics`?"),
     ("num_nics", "did you mean `nics`?"),
     ("gpus", "did you mean `devices`?"),
     ("gpus_per_node", "did you mean `devices`?"),
-    ("gpu", "did you mean `[device]`?"),
 ];
 
 /// The TOML parser's message in one line. For a key that does not exist, the message says how to write it; a table that is given as a
@@ -472,5 +515,37 @@ mod tests {
     fn a_file_that_is_not_there_is_an_error_with_its_name() {
         let error = Topology::named("nowhere/t.toml", 4).unwrap_err().to_string();
         assert!(error.starts_with("nowhere/t.toml: "), "{error}");
+    }
+
+    /// A user's own GPU is a device by its name; a known GPU may be named. What is wrong is said at the table's line.
+    #[test]
+    fn a_file_names_or_describes_its_gpu() {
+        let gpu = |text: &str| File::read(text).and_then(|file| file.gpu());
+        let own = |rest: &str| {
+            format!("{NODES}[gpu]\nname = \"Own X7\"\nf32 = 80\nf16 = 1200.0\nmemory = \"4 TB/s\"\n{rest}")
+        };
+        let read = gpu(&own("capacity = 96\n")).ok().flatten().unwrap();
+        assert_eq!((&*read.name, read.tf32, read.efficiency), ("Own X7", None, 0.4));
+        let device = crate::Device::named("own x7_f32").unwrap();
+        assert_eq!(
+            (device.name, device.peak, device.memory.0),
+            ("ownx7_f32", 80_000_000_000_000, 4_000_000_000_000)
+        );
+        let again = gpu(&own("capacity = 96\n")).ok().flatten().unwrap();
+        assert!(std::ptr::eq(read, again), "the same GPU is kept once");
+        let known = gpu(&format!("gpu = \"h200\"\n{NODES}")).ok().flatten().unwrap();
+        assert_eq!(known.name, "H200");
+        for (text, says) in [
+            (own(""), "6:1: gpu: missing field `capacity`"),
+            (own("capacity = 0\n"), "gpu: capacity = 0 is not possible; give 0.001 to 1000000"),
+            (own("capacity = 96\nnvlinks = 3\n"), "gpu: unknown field `nvlinks`"),
+            (own("capacity = 96\n").replace("Own X7", "H100"), "`H100` is a GPU that Allfold knows"),
+            (own("capacity = 96\n").replace("Own X7", "../x"), "`../x` is no name of a GPU"),
+            (own("capacity = 96\n").replace("\"4 TB/s\"", "4"), "`4` has no unit; write \"4 GB/s\""),
+            (format!("gpu = \"H10\"\n{NODES}"), "did you mean `H20`?"),
+        ] {
+            let said = Topology::from_toml("own.toml", &text, 8).unwrap_err().to_string();
+            assert!(said.starts_with("own.toml:") && said.contains(says), "{text}: {said}");
+        }
     }
 }

@@ -85,7 +85,7 @@ fn a_poll_looks_at_its_own_time_however_far_its_rank_has_computed_ahead() {
 fn communication_overlaps_computation_on_virtual_time() {
     let topology = Topology::named("switch", 4).unwrap();
     let compute = allfold_sim::DeviceWork { flops: 1_000_000_000, ..Default::default() };
-    let world = World::sim(&topology).device(Device::A100_F32).timeline();
+    let world = World::sim(&topology).device(Device::default()).timeline();
     let finish = |overlap: bool| {
         let report = world.run_each(|comm: Communicator| -> Result<(Picos, Picos), Error> {
             let start = comm.now();
@@ -102,7 +102,7 @@ fn communication_overlaps_computation_on_virtual_time() {
         report.unwrap()
     };
     let (together, apart) = (finish(true), finish(false));
-    let alone = Device::A100_F32.time(compute);
+    let alone = Device::default().time(compute);
     let last = |report: &[Picos]| *report.iter().max().unwrap();
     let sum = last(&apart.finish);
     let communication = sum - alone;

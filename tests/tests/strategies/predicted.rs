@@ -101,7 +101,7 @@ fn the_clock_is_the_virtual_time_of_every_strategy() {
             for ranks in counts.filter(|ranks| *ranks <= most) {
                 let Some(data) = (row.data)(ranks) else { continue };
                 // On the slow device computation hides most communication; the fast one waits for the network.
-                let devices = [Device::CPU_CORE, Device::A100_F32];
+                let devices = [Device::CPU_CORE, Device::default()];
                 let device = devices[usize::from(base.model.name == "mlp" || ranks == 8)];
                 compare(row.name, &on(row, &base, data), ranks, device);
             }
@@ -124,13 +124,13 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
     for name in ["ddp", "zero1", "zero3", "1f1b", "tensor", "parameter_server"] {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
         let config = on(row, &more(row.gpt()), (row.data)(4).unwrap());
-        compare(name, &config, 4, Device::A100_F32);
+        compare(name, &config, 4, Device::default());
     }
     // Norms of parts are shared; two servers share them, too.
     for name in ["zero1", "tensor", "parameter_server", "2 servers, 2 micro"] {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
         let lars = more(row.gpt()).with(|c| c.optimiser.name = "lars".into());
-        compare(name, &on(row, &lars, (row.data)(4).unwrap()), 4, Device::A100_F32);
+        compare(name, &on(row, &lars, (row.data)(4).unwrap()), 4, Device::default());
     }
     // Autocast's layers compute on the units for narrow numbers.
     for name in ["ddp", "zero3", "1f1b", "tensor", "context"] {
@@ -141,13 +141,13 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
         });
         let config =
             on(row, &plain.clone().with(|c| c.precision.amp = AutocastType::Bf16), (row.data)(4).unwrap());
-        compare(name, &config, 4, Device::A100_F32);
+        compare(name, &config, 4, Device::default());
         let slower = predicted(
             &config.clone().with(|c| c.precision.amp = AutocastType::None),
             4,
-            alike(Device::A100_F32),
+            alike(Device::default()),
         );
-        let narrow = predicted(&config, 4, alike(Device::A100_F32));
+        let narrow = predicted(&config, 4, alike(Device::default()));
         assert!(narrow.time.total() < slower.time.total(), "{name}");
     }
     let channels = vec![4, 6];
@@ -162,9 +162,9 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
         c.training.batch = 4;
         c.model.hidden = Vec::new();
     });
-    compare("ddp", &config, 4, Device::A100_F32);
+    compare("ddp", &config, 4, Device::default());
     let served = config.with(|c| c.strategy = "parameter_server".into());
-    compare("parameter_server", &served, 4, Device::A100_F32);
+    compare("parameter_server", &served, 4, Device::default());
 }
 
 /// Workers that do not wait for each other: the clock averages ten steps, and so does this test. Which message comes first depends on
@@ -178,7 +178,7 @@ fn workers_ahead_of_each_other_have_their_time_on_the_clock() {
             c.training.max_steps = staleness + 11;
             c.training.batch = 4;
         });
-        for device in [Device::CPU_CORE, Device::A100_F32] {
+        for device in [Device::CPU_CORE, Device::default()] {
             let mean = |steps: Steps| {
                 steps.times[staleness as usize + 1..].iter().map(|time| time.0).sum::<u64>() / 10
             };
@@ -204,7 +204,7 @@ fn local_steps_and_their_average_take_their_time_on_the_clock() {
             c.training.max_steps = 3 * local_steps;
             c.training.batch = 4;
         });
-        for device in [Device::CPU_CORE, Device::A100_F32] {
+        for device in [Device::CPU_CORE, Device::default()] {
             let mean = |steps: Steps| {
                 let last = &steps.times[2 * local_steps as usize..];
                 last.iter().map(|time| time.0).sum::<u64>() / local_steps
@@ -235,7 +235,7 @@ fn a_rank_of_each_stage_stands_for_sixty_four() {
     for (key, value) in keys {
         config.set(key, value).unwrap();
     }
-    for device in [Device::CPU_CORE, Device::A100_F32] {
+    for device in [Device::CPU_CORE, Device::default()] {
         compare("1f1b", &config, 64, device);
     }
 }

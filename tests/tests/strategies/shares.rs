@@ -149,5 +149,9 @@ fn shares_by_speed_are_the_fastest() {
     let best = others.map(time).min().unwrap();
     println!("equal {equal}, by speed {chosen} {by_speed:?}, the best of others {best}");
     assert!(chosen.as_secs() < 0.5 * equal.as_secs() && chosen.as_secs() < 1.02 * best.as_secs());
-    assert!(shares_by_speed(&wide, samples, &machine(Device::H100, &Faults::NONE)).unwrap().is_empty());
+    assert!(
+        shares_by_speed(&wide, samples, &machine(Device::named("h100").unwrap(), &Faults::NONE))
+            .unwrap()
+            .is_empty()
+    );
 }

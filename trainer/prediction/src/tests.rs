@@ -1,6 +1,7 @@
 use super::*;
 use allfold_sim::Topology;
-use allfold_trainer::workloads::{Accelerator, Precision, WORKLOADS, Workload};
+use allfold_sim::machines::GpuRates;
+use allfold_trainer::workloads::{Precision, WORKLOADS, Workload};
 
 fn step(
     name: &str,
@@ -10,7 +11,7 @@ fn step(
     topology: &str,
     ranks: u32,
 ) -> StepPrediction {
-    let (workload, device) = (Workload::named(name).unwrap(), Accelerator::named(device).unwrap());
+    let (workload, device) = (Workload::named(name).unwrap(), GpuRates::named(device).unwrap());
     let (topology, plan) = (Topology::named(topology, ranks).unwrap(), Plan::default());
     let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
     predict_workload(&WorkloadTraining::new(&workload, device, precision, batch), ranks, &mut exchange)
@@ -38,12 +39,13 @@ fn one_device_is_near_what_was_published() {
 fn no_step_is_faster_than_its_arithmetic_or_its_links() {
     for row in &WORKLOADS {
         let workload = Workload::named(row.name).unwrap();
-        let device = Accelerator::named("A100 SXM").unwrap();
+        let device = GpuRates::named("A100 SXM").unwrap();
         for precision in [Precision::F32, Precision::Tf32, Precision::Half] {
             let mut last = 0.0;
             for ranks in [1u32, 2, 8, 16, 64] {
                 let found = step(row.name, "A100 SXM", precision, 8, "dgx-a100", ranks);
-                let least = device.least(3 * workload.forward_flops() * 8 * 9 / 10, precision);
+                let flops = 3 * workload.forward_flops() * 8 * 9 / 10;
+                let least = Picos((flops as f64 / precision.peak(device)) as u64);
                 assert!(found.time.total() > least, "{} {precision:?}", row.name);
                 // Both halves of an all-reduce through one port of 240 GB/s.
                 let bytes =
@@ -60,7 +62,7 @@ fn no_step_is_faster_than_its_arithmetic_or_its_links() {
 #[test]
 fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
     let workload = Workload::named("resnet50").unwrap();
-    let device = Accelerator::named("A100 SXM").unwrap();
+    let device = GpuRates::named("A100 SXM").unwrap();
     let (topology, plan) = (Topology::named("dgx-a100", 64).unwrap(), Plan::default());
     let mut exchange = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
     let base = WorkloadTraining::new(&workload, device, Precision::Half, 64);
@@ -93,7 +95,7 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
 #[test]
 fn a_measured_device_takes_what_was_measured() {
     let workload = Workload::named("resnet50").unwrap();
-    let device = Accelerator::named("V100").unwrap();
+    let device = GpuRates::named("V100").unwrap();
     let job = WorkloadTraining {
         measured: Some(356.0),
         ..WorkloadTraining::new(&workload, device, Precision::F32, 128)
@@ -107,7 +109,7 @@ fn a_measured_device_takes_what_was_measured() {
 #[test]
 fn folding_changes_no_step_that_divides() {
     let workload = Workload::named("resnet18").unwrap();
-    let device = Accelerator::named("A100 SXM").unwrap();
+    let device = GpuRates::named("A100 SXM").unwrap();
     let job = WorkloadTraining::new(&workload, device, Precision::Half, 32);
     let plan = Plan::default();
     let time = |ranks: u32| {
@@ -126,8 +128,8 @@ fn folding_changes_no_step_that_divides() {
 }
 
 #[test]
-fn an_accelerator_is_named_by_whole_words() {
-    let name = |text: &str| Accelerator::named(text).map(|device| device.name).ok();
+fn a_gpu_is_named_by_whole_words() {
+    let name = |text: &str| GpuRates::named(text).map(|gpu| &*gpu.name).ok();
     assert_eq!((name("a100"), name("A100-SXM")), (Some("A100 SXM"), Some("A100 SXM")));
     // The form factors in which a GPU is made, and no others.
     assert_eq!((name("T4 PCIe"), name("h200-sxm")), (Some("T4"), Some("H200")));

@@ -1,4 +1,4 @@
-//! A layer table as [`StepCosts`]: a large network on an accelerator.
+//! A layer table as [`StepCosts`]: a large network on a GPU.
 
 use crate::clock::StepRules;
 use crate::step::RankClass;
@@ -6,12 +6,13 @@ use crate::{
     DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps, step,
 };
 use allfold_collectives::Plan;
+use allfold_sim::machines::GpuRates;
 use allfold_sim::{Costs, Picos, Sharing, Topology};
 use allfold_trainer::buckets::Caps;
 use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::Driver;
 use allfold_trainer::strategies::data_parallel::DataParallel;
-use allfold_trainer::workloads::{Accelerator, KernelCost, Precision, Workload};
+use allfold_trainer::workloads::{KernelCost, Precision, Workload, moves};
 use allfold_trainer::{NetworkTensors, Outline, ParamSpec, Phase, Result};
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ pub struct WorkloadTraining<'a> {
     /// The network that is trained.
     pub workload: &'a Workload,
     /// The device of each rank.
-    pub accelerator: &'a Accelerator,
+    pub gpu: &'a GpuRates,
     /// The precision of the kernels. Gradients are f32 in every precision, as with PyTorch's autocast.
     pub precision: Precision,
     /// Samples per rank and step.
@@ -43,13 +44,13 @@ impl<'a> WorkloadTraining<'a> {
     /// PyTorch's defaults: buckets of 1 MiB, then 25 MiB; no accumulation.
     pub fn new(
         workload: &'a Workload,
-        accelerator: &'a Accelerator,
+        gpu: &'a GpuRates,
         precision: Precision,
         batch: usize,
     ) -> WorkloadTraining<'a> {
         WorkloadTraining {
             workload,
-            accelerator,
+            gpu,
             precision,
             batch,
             accumulate: 1,
@@ -147,8 +148,7 @@ impl<'a> Modeled<'a> {
     }
 
     fn time(&self, kernel: &KernelCost, n: usize) -> Picos {
-        let time = self.job.accelerator.time(kernel, n, self.job.precision);
-        self.stretched(time)
+        self.stretched(kernel.time(self.job.gpu, n, self.job.precision))
     }
 
     fn stretched(&self, time: Picos) -> Picos {
@@ -158,7 +158,7 @@ impl<'a> Modeled<'a> {
 
     /// The time to read or write `elements` f32 gradients `passes` times.
     fn moved(&self, elements: usize, passes: usize) -> Picos {
-        self.job.accelerator.moves((elements * passes * 4) as u64, 1)
+        moves(self.job.gpu, (elements * passes * 4) as u64)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::files;
 use super::predictions;
-use super::scale::{CNN, DEVICE, MLP, ReportScale, choice};
+use super::scale::{CNN, MLP, ReportScale, choice};
 use crate::commands::compare::{Compared, Comparison};
 use crate::commands::verify;
 use crate::measure::bench::{Bench, Checked, Path as Way};
@@ -20,6 +20,7 @@ use allfold_collectives::registry;
 use allfold_collectives::{Activity, Collective};
 use allfold_report::format::counted;
 use allfold_report::records::{Parity, ProofRecord, Setup};
+use allfold_sim::Device;
 use allfold_sim::Topology;
 use allfold_trainer::Config;
 use allfold_validation::published_scores;
@@ -171,15 +172,18 @@ fn train(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<(V
     for &ranks in report_scale.training {
         let topology = Topology::named(&report_scale.topology, ranks).map_err(CommandError::run)?;
         let real = trained(&config, LaunchMode::Threads(ranks))?;
-        let sim = trained(&config, LaunchMode::sim(topology, DEVICE))?;
+        let sim = trained(&config, LaunchMode::sim(topology, Device::default()))?;
         let steps =
             if report_scale.steps > 0 { format!(" --steps {}", report_scale.steps) } else { String::new() };
         let command =
             format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
         let steps = real.measured(&config);
         steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
-        let command =
-            format!("{command} --backend sim --topology {} --device {}", report_scale.topology, DEVICE.name);
+        let command = format!(
+            "{command} --backend sim --topology {} --device {}",
+            report_scale.topology,
+            Device::default().name
+        );
         let steps = sim.simulated(&config);
         steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
         let parity = parity(&config, ranks, &real, &sim);
@@ -217,10 +221,10 @@ fn compare(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<
     let (topology, ranks) = (report_scale.topology.clone(), 4);
     let command = format!(
         "allfold compare --config experiments/configs/digits-mlp.toml --ranks {ranks} --steps {steps} --topology {topology} --device {}",
-        DEVICE.name
+        Device::default().name
     );
     let Compared { measured, simulated, wrong, .. } =
-        Comparison::of_all(config, ranks, topology, DEVICE).run(Some(&command), output)?;
+        Comparison::of_all(config, ranks, topology, Device::default()).run(Some(&command), output)?;
     let predicted = fastest(simulated.iter().map(|way| (&way.setup, way.step_us)));
     let measured = fastest(measured.iter().map(|way| (&way.setup, way.step_us)));
     output.say(format!(

@@ -1,6 +1,6 @@
 //! What the standard experiment predicts: collectives over ranks and over sizes, training, and large networks.
 
-use super::scale::{CNN, Cluster, DEVICE, NETWORKS, ReportScale, SWEPT_RANKS, WIDE, choice};
+use super::scale::{CNN, Cluster, NETWORKS, ReportScale, SWEPT_RANKS, WIDE, choice};
 use crate::call::plan::Choice;
 use crate::measure::machine_limits::cores;
 use crate::predict::machine::SimulatedMachine;
@@ -83,9 +83,11 @@ pub fn training(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
         let only = if real { "" } else { " --modeled-only" };
         let command = format!(
             "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
-            report_scale.topology, DEVICE.name, report_scale.scaling_steps
+            report_scale.topology,
+            Device::default().name,
+            report_scale.scaling_steps
         );
-        let scaling = Scaling::new(config, report_scale.topology.clone(), DEVICE);
+        let scaling = Scaling::new(config, report_scale.topology.clone(), Device::default());
         output.say(format!("\nscaling of {name}"))?;
         curve::draw(&scaling, &counts, reach, Some(&command), output)?;
         if real {
@@ -169,12 +171,12 @@ pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResul
 pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     output.seed(None);
     let counts = RankCounts(report_scale.workload.to_vec());
-    let Cluster { topology: cluster, accelerator, .. } = &report_scale.cluster;
+    let Cluster { topology: cluster, gpu, .. } = &report_scale.cluster;
     for (name, batch) in NETWORKS {
         let scaling = WorkloadScaling {
             workload: Workload::named(name).map_err(CommandError::run)?,
             topology: cluster.clone(),
-            accelerator,
+            gpu,
             precision: Precision::Half,
             batch,
             strong: false,
@@ -202,7 +204,7 @@ pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
             output.say(format!(
                 "predicted    {name} on {} {} of {cluster}: {} samples/s, {} efficient; a sample is {}",
                 last.setup.ranks,
-                accelerator.name,
+                gpu.name,
                 format::grouped(last.samples_per_s),
                 format::percent(last.efficiency),
                 scaling.workload.sample()

@@ -6,8 +6,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::sizes::RankCounts;
-use allfold_sim::Device;
-use allfold_trainer::workloads::Accelerator;
+use allfold_sim::machines::GpuRates;
 
 /// The configuration of the small convolutional network.
 pub const CNN: &str = include_str!("../../../configs/digits-cnn.toml");
@@ -23,8 +22,6 @@ const CLUSTER: &str = "dgx-a100";
 pub const NETWORKS: [(&str, usize); 2] = [("resnet50", 256), ("bert-large", 16)];
 /// The number of ranks of the sweep over sizes.
 pub const SWEPT_RANKS: u32 = 64;
-/// The device that the experiment predicts for.
-pub const DEVICE: Device = Device::A100_F32;
 
 /// The extent of each part of the standard experiment.
 pub struct ReportScale {
@@ -61,7 +58,7 @@ pub struct Cluster {
     /// Its name, as `--topology` takes it.
     pub topology: String,
     /// Its GPU.
-    pub accelerator: &'static Accelerator,
+    pub gpu: &'static GpuRates,
     /// Lanes of an algorithm in the sweep: one for each NIC of a node.
     pub lanes: u32,
 }
@@ -71,8 +68,8 @@ impl Cluster {
     fn named(topology: &str) -> CommandResult<Cluster> {
         let preset = workload::machine(topology)?;
         workload::platform(&preset, SWEPT_RANKS)?;
-        let accelerator = Accelerator::named(&preset.gpu).map_err(CommandError::usage)?;
-        Ok(Cluster { topology: topology.into(), accelerator, lanes: preset.nics.count.max(1) })
+        let gpu = GpuRates::named(&preset.gpu).map_err(CommandError::usage)?;
+        Ok(Cluster { topology: topology.into(), gpu, lanes: preset.nics.count.max(1) })
     }
 }
 

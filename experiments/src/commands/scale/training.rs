@@ -6,7 +6,7 @@ use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{FaultRules, Scaling};
 use crate::training::config;
 use allfold_cli::common::Common;
-use allfold_cli::devices::{RankDevices, own_device};
+use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_cli::output::RunOutput;
@@ -79,8 +79,7 @@ pub fn run(args: &Args) -> CommandResult {
     config.training.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
     config.training.epochs = args.steps;
-    let devices: RankDevices =
-        args.device.as_deref().unwrap_or_else(|| own_device(&args.topology)).parse()?;
+    let devices = RankDevices::of(args.device.as_deref(), &args.topology)?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
     let scaling = Scaling::new(config, args.topology.clone(), devices);
     let scaling = scaling.faulty(faults).shared(args.share_by_speed);

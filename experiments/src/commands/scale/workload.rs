@@ -14,8 +14,10 @@ use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
+use allfold_sim::catalogue::gpu_of;
+use allfold_sim::machines::GpuRates;
 use allfold_sim::{expected, located, read_text_at_most};
-use allfold_trainer::workloads::{Accelerator, LayerTable, Precision, Workload};
+use allfold_trainer::workloads::{LayerTable, Precision, Workload};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -127,9 +129,12 @@ fn named_or_read(name: &str) -> CommandResult<Workload> {
 impl Args {
     fn scaling(&self) -> CommandResult<WorkloadScaling> {
         let machine = workload::machine(&self.topology);
-        let accelerator = match &self.accelerator {
-            Some(name) => name,
-            None => machine.as_ref().map_or("A100 SXM", |preset| &preset.gpu),
+        let own = gpu_of(&self.topology);
+        let gpu = match (&self.accelerator, own) {
+            (None, Some(gpu)) => gpu,
+            (name, _) => {
+                GpuRates::named(name.as_deref().unwrap_or("A100 SXM")).map_err(CommandError::usage)?
+            }
         };
         let workload = named_or_read(&self.name)?;
         let samples = self.batch.div_ceil(self.accumulate);
@@ -143,7 +148,7 @@ impl Args {
         Ok(WorkloadScaling {
             workload,
             topology: self.topology.clone(),
-            accelerator: Accelerator::named(accelerator).map_err(CommandError::usage)?,
+            gpu,
             precision: match (self.amp, self.tf32) {
                 (true, _) => Precision::Half,
                 (_, true) => Precision::Tf32,
@@ -208,7 +213,7 @@ pub fn run(args: &Args) -> CommandResult {
 fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String> {
     let held = |point: &&SimulatedScale| point.memory.map_or(0, |memory| memory.total());
     let most = points.iter().max_by_key(held)?;
-    let (memory, has) = (most.memory?, scaling.accelerator.capacity_bytes());
+    let (memory, has) = (most.memory?, scaling.gpu.capacity_bytes());
     let samples = usize::try_from(most.batch).ok()?.div_ceil(scaling.accumulate.max(1));
     let model = memory.params + memory.gradients + memory.optimiser;
     // The record of the peak counts buffers of activations that are free again in another class.
@@ -221,7 +226,7 @@ fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String
     Some(format!(
         "GiB of each GPU: {has:.3} ({} GB), needed up to {needed:.3}{limit}: {model:.3} for weights, gradients and optimiser state, \
          {activations:.3} for activations of {}, {rest:.3} for gradients of activations and buckets",
-        scaling.accelerator.capacity,
+        scaling.gpu.capacity,
         format::counted(samples, "sample")
     ))
 }

@@ -7,9 +7,10 @@ use allfold_prediction::{
     predict_workload,
 };
 use allfold_sim::Picos;
+use allfold_sim::machines::GpuRates;
 use allfold_sim::machines::presets::Preset;
 use allfold_trainer::buckets::Caps;
-use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_trainer::workloads::{Precision, Workload};
 use allfold_validation::scaling_tables::{Curve, ScalingTable};
 
 /// The terms of the prediction: the name, and what the term is and where its size is from. No term counts the multiprocessors that
@@ -99,7 +100,7 @@ pub fn is_resnet50(model: &str) -> bool {
 /// A curve, with the throughput of its row of one GPU.
 struct Base<'a> {
     preset: Preset,
-    accelerator: &'static Accelerator,
+    gpu: &'static GpuRates,
     /// The layer table of the model, if there is one.
     workload: Option<Workload>,
     /// Millions of parameters, for a model without a layer table.
@@ -159,9 +160,10 @@ fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -
             rate / one
         ));
     }
-    let accelerator = Accelerator::named(&preset.gpu).map_err(|error| error.to_string())?;
+    let gpu = GpuRates::named(&preset.gpu).map_err(|error| error.to_string())?;
     let batch = curve.batch.unwrap_or_else(|| {
-        let batch = if curve.precision == Precision::Half || accelerator.memory > 1500.0 { 256 } else { 128 };
+        let batch =
+            if curve.precision == Precision::Half || gpu.memory.gb_per_s() > 1500.0 { 256 } else { 128 };
         assumed.push(format!("{batch} samples a GPU and step"));
         batch
     });
@@ -174,7 +176,7 @@ fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -
     if workload.is_none() && millions.is_none() {
         return Err(format!("how many parameters {} has is not known", table.model));
     }
-    Ok(Base { preset, accelerator, workload, millions: millions.unwrap_or(1.0), curve, batch, one })
+    Ok(Base { preset, gpu, workload, millions: millions.unwrap_or(1.0), curve, batch, one })
 }
 
 impl Base<'_> {
@@ -197,12 +199,8 @@ impl Base<'_> {
     fn step(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
         let prediction = match &self.workload {
             Some(workload) => {
-                let base = WorkloadTraining::new(
-                    workload,
-                    self.accelerator,
-                    self.curve.precision,
-                    self.batch as usize,
-                );
+                let base =
+                    WorkloadTraining::new(workload, self.gpu, self.curve.precision, self.batch as usize);
                 let job = WorkloadTraining { measured: Some(self.one), terms, ..base };
                 predict_workload(&job, ranks, nccl)
             }

@@ -48,7 +48,7 @@ impl Run {
     /// GPUs of several kinds; hosts with different numbers of ranks.
     pub fn listed_hardware(&self) -> Result<Option<Description>, String> {
         let Some((_, _, gpu)) = self.listed.first() else { return Ok(None) };
-        let kind = |gpu: &str| GpuModel::named(gpu).map_or(gpu.to_string(), |model| model.name.into());
+        let kind = |gpu: &str| GpuModel::named(gpu).map_or(gpu.to_string(), |model| model.name.clone());
         if let Some((_, _, other)) = self.listed.iter().find(|(_, _, other)| kind(other) != kind(gpu)) {
             return Err(format!("its ranks are on two kinds of GPU, {gpu} and {other}; the model has one"));
         }

@@ -64,7 +64,7 @@ pub struct Preset {
     pub name: String,
     /// The machine's title for tables and help texts.
     pub title: String,
-    /// The machine's GPU, a name in [`super::GPU_MODELS`].
+    /// The machine's GPU, a name in [`super::GpuModel::all`].
     pub gpu: String,
     /// The number of GPUs of a node.
     pub devices: u32,

@@ -2,7 +2,7 @@
 
 use super::{Preset, Spec};
 use crate::machines::node::Fabrics;
-use crate::machines::{Cpu, Fabric, GPU_MODELS, Generation, Machine, Nics};
+use crate::machines::{Cpu, Fabric, Generation, GpuModel, Machine, Nics};
 use crate::quantity::Bandwidth;
 use crate::{Error, Result};
 
@@ -30,7 +30,7 @@ impl Preset {
         let spec = Spec::read(text)?;
         let preset = Preset::named(&spec.name)?.linked(&spec)?;
         Preset::check_flat(text)?;
-        let Some(gpu) = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu) else {
+        let Some(gpu) = GpuModel::all().iter().find(|gpu| gpu.name == preset.gpu) else {
             return wrong(format!("no GPU is called {}", preset.gpu));
         };
         let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);

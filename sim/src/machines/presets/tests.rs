@@ -1,5 +1,5 @@
 use super::*;
-use crate::machines::GPU_MODELS;
+use crate::machines::GpuModel;
 use crate::{Rank, Topology};
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn node(name: &str) -> Node {
 #[test]
 fn every_machine_is_read_has_sources_and_a_known_gpu() {
     for preset in Preset::all().unwrap() {
-        assert!(GPU_MODELS.iter().any(|gpu| gpu.name == preset.gpu), "{}: {}", preset.name, preset.gpu);
+        assert!(GpuModel::all().iter().any(|gpu| gpu.name == preset.gpu), "{}: {}", preset.name, preset.gpu);
         assert!(preset.sources().iter().all(|source| source.len() > 30), "{}", preset.name);
         assert!(!preset.title.is_empty());
         fabric::named(&preset.nics.fabric).unwrap();
@@ -19,7 +19,7 @@ fn every_machine_is_read_has_sources_and_a_known_gpu() {
             for device in 0..preset.devices {
                 let links: u32 =
                     nvlink.mesh.iter().filter(|[a, b, _]| *a == device || *b == device).map(|l| l[2]).sum();
-                let gpu = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu).unwrap();
+                let gpu = GpuModel::all().iter().find(|gpu| gpu.name == preset.gpu).unwrap();
                 // A GPU has as many links as its datasheet says, whether to switches or to other GPUs.
                 let has = gpu.nvlink.map_or(12, |port| port.links);
                 assert_eq!(nvlink.switched.unwrap_or(links), has, "{}: device {device}", preset.name);

@@ -9,17 +9,17 @@
 //! Counts are those of the papers' and PyTorch's networks, and tested against them. Predictions run a table's phases on the same
 //! timeline as those of a real network.
 
-mod accelerator;
 mod kernel;
 mod language;
 mod own;
+mod roofline;
 mod table;
 mod tensors;
 mod vision;
 
-pub use accelerator::{ACCELERATORS, Accelerator, Efficiency, Precision};
 pub use kernel::{Class, KernelCost};
 pub use own::LayerTable;
+pub use roofline::{Efficiency, Precision, moves};
 pub use table::{TableLayer, Workload};
 
 use crate::{Error, Result};

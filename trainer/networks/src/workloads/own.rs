@@ -178,7 +178,8 @@ impl LayerTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workloads::{ACCELERATORS, Precision};
+    use crate::workloads::Precision;
+    use allfold_sim::machines::GpuRates;
 
     fn row(name: &str, kind: Kind, params: &[f64], flops: f64) -> Row {
         Row {
@@ -204,9 +205,9 @@ mod tests {
         assert_eq!(names, ["conv", "relu.0", "relu.1", "relu.2"]);
         assert_eq!((net.parameters(), net.forward_flops()), (9472, 236_000_000));
         assert_eq!(net.layers()[0].forward.weights, 9472);
-        let a100 = ACCELERATORS.iter().find(|device| device.name == "A100 SXM").unwrap();
+        let a100 = GpuRates::named("A100 SXM").unwrap();
         let more = table(vec![Row { flops: 472e6, ..conv }]).unwrap();
-        let time = |net: &Workload| a100.time(&net.layers()[0].forward, 256, Precision::F32);
+        let time = |net: &Workload| net.layers()[0].forward.time(a100, 256, Precision::F32);
         assert!(time(&more) > time(&net));
     }
 
