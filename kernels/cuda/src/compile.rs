@@ -1,5 +1,6 @@
 //! Compilation with NVRTC: from CUDA source to code that a device runs.
 
+use super::image_cache;
 use super::libraries::CudaLibrary;
 use super::symbols::symbols;
 use super::{Error, Family, HEADERS, Result};
@@ -29,6 +30,9 @@ symbols! {
         nvrtcDestroyProgram(*mut nvrtcProgram) -> nvrtcResult;
     }
 }
+
+/// Options of every compilation: without fused multiply-add, which rounds once where the CPU rounds twice.
+const OPTIONS: [&str; 2] = ["--std=c++17", "--fmad=false"];
 
 /// The format of compiled code.
 pub(super) enum CodeFormat {
@@ -83,8 +87,18 @@ pub(super) fn image_for(family: Family, only: Option<DType>, arch: u32, anew: bo
     let mut image = place.lock().unwrap_or_else(PoisonError::into_inner);
     match &*image {
         Some(image) if !anew => Ok(image.clone()),
-        _ => Ok(image.insert(compile_for(family, only, arch)?.into()).clone()),
+        _ => {
+            let made = image_cache::image(&key(family, only, arch)?, || compile_for(family, only, arch))?;
+            Ok(image.insert(made.into()).clone())
+        }
     }
+}
+
+/// All that the code of a family depends on, for the entry of the cache on disk.
+fn key(family: Family, only: Option<DType>, arch: u32) -> Result<String> {
+    let (nvrtc, driver) = (nvrtc_version()?, crate::probe()?.cuda);
+    let (file, source) = (family.file(), family.source());
+    Ok(format!("{nvrtc:?} {driver:?} {arch} {only:?} {OPTIONS:?} {HEADERS:?} {file} {source}"))
 }
 
 fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>> {
@@ -157,8 +171,7 @@ fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<
         (nvrtc.nvrtcCreateProgram)(&mut program.0, source, name, 2, headers.as_ptr(), names.as_ptr())
     })?;
     let mut options = vec![format!("--gpu-architecture={}", form.target())];
-    // Without fused multiply-add, which rounds once where the CPU rounds twice.
-    options.extend(["--std=c++17", "--fmad=false"].map(String::from));
+    options.extend(OPTIONS.map(String::from));
     options.extend(only.map(|dtype| format!("-DONLY={dtype}")));
     let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
     let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();

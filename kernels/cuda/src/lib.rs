@@ -29,6 +29,7 @@
 mod compile;
 mod error;
 mod gpu;
+mod image_cache;
 pub mod launch;
 pub mod libraries;
 mod machine;

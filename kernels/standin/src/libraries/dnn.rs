@@ -184,6 +184,9 @@ fn find(requested: c_int, count: *mut c_int, place: *mut Found, searched: bool) 
     if searched {
         lock(&USED).searches += 1;
     }
+    if options().refuses {
+        return Err(Code::CUDNN_STATUS_NOT_SUPPORTED_SHAPE);
+    }
     let status = if options().supports { 0 } else { Code::CUDNN_STATUS_NOT_SUPPORTED as u32 };
     for nth in 0..requested.min(2) {
         let found = Found {

@@ -52,5 +52,5 @@ pub use nvrtc::standin_compilations;
 pub use options::{Convolutions, Nvrtc, Products, StandinOptions};
 pub use tables::standin_rules;
 pub use task::Gate;
-pub use work::standin_spin;
+pub use work::{standin_foreign, standin_spin};
 pub use world::{Live, standin_live, standin_violations};

@@ -104,12 +104,14 @@ pub struct Convolutions {
     pub starts: bool,
     /// Whether any algorithm supports the requested shapes.
     pub supports: bool,
+    /// Whether a search fails with the status that the shapes are not supported, as from cuDNN 9.0 on.
+    pub refuses: bool,
     /// The number of descriptors that can be created before memory runs out.
     pub descriptions: usize,
 }
 
 impl Default for Convolutions {
     fn default() -> Convolutions {
-        Convolutions { starts: true, supports: true, descriptions: usize::MAX }
+        Convolutions { starts: true, supports: true, refuses: false, descriptions: usize::MAX }
     }
 }

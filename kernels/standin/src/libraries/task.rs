@@ -1,6 +1,7 @@
 //! The tasks of streams.
 
 use crate::lock::lock;
+use crate::shim::Poll;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,4 +77,6 @@ pub(super) enum Task {
     Spin(Arc<Gate>),
     /// The task of another library, with the memory ranges that it accesses.
     Foreign(Arc<[(u64, u64)]>, Arc<dyn Fn() + Send + Sync>),
+    /// The task of another library that waits for other processes: its memory ranges, and what begins it.
+    Waiting(Arc<[(u64, u64)]>, Arc<dyn Fn() -> Poll + Send + Sync>),
 }

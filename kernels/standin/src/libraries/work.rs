@@ -4,7 +4,8 @@ use super::range;
 use super::task::{Gate, Kernel, Task};
 use super::world::{World, here};
 use crate::lock::lock;
-use crate::shim;
+use crate::shim::{self, Foreign, Poll, Progress};
+use allfold_cuda::Error;
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
@@ -92,7 +93,45 @@ fn delay(draw: &mut u64, longest: Duration) {
     }
 }
 
+/// Queues work of a library for several processes on a stream, by its native handle; a captured stream records the work. The work waits for
+/// other processes without stopping the other streams.
+///
+/// # Errors
+/// The errors of a kernel's launch.
+pub fn standin_foreign(stream: u64, foreign: Foreign) -> allfold_cuda::Result<()> {
+    let Foreign { name, accesses, start, graphs } = foreign;
+    let mut here = here();
+    let captured = here.streams.get(&stream).is_some_and(|stream| stream.capture.is_some());
+    let graphs = captured.then_some(graphs);
+    let begin = move || {
+        let _ = &graphs;
+        start(captured)
+    };
+    let ranges = accesses.iter().map(|access| (access.address, access.bytes)).collect();
+    let given = here.give(stream, name, Task::Waiting(ranges, Arc::new(begin)));
+    given.map_err(|code| Error::Refused { call: name, answer: format!("{code:?}") })
+}
+
+/// Runs work that waits for other processes until it has ended.
+fn wait(ranges: &[(u64, u64)], begin: &dyn Fn() -> Poll) -> Result<(), Code> {
+    touch(ranges)?;
+    let mut poll = begin();
+    loop {
+        match poll() {
+            Progress::Busy => std::thread::sleep(Duration::from_micros(50)),
+            Progress::Done => return Ok(()),
+            Progress::Failed(what) => {
+                here().violates(what);
+                return Err(Code::CUDA_ERROR_LAUNCH_FAILED);
+            }
+        }
+    }
+}
+
 fn run(task: &Task, context: u64) -> Result<(), Code> {
+    if let Task::Waiting(ranges, begin) = task {
+        return wait(ranges, &**begin);
+    }
     let engine = lock(&ENGINE);
     let done = match task {
         Task::Copy { into, from, bytes } => touch(&[(*into, *bytes), (*from, *bytes)]).map(|()| {
@@ -105,7 +144,7 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
         }),
         Task::Foreign(ranges, work) => touch(ranges).map(|()| work()),
         Task::Kernel(kernel) => run_kernel(kernel, context),
-        Task::Record(_) | Task::Wait(_) | Task::Spin(_) => Ok(()),
+        Task::Record(_) | Task::Wait(_) | Task::Spin(_) | Task::Waiting(..) => Ok(()),
     };
     drop(engine);
     done

@@ -6,12 +6,14 @@
 //! defects.rs     defects that are put back and must be caught
 //! vendor.rs      products and convolutions by stand-ins for cuBLASLt and cuDNN
 //! rules.rs       the driver's rules: order, captures, memory
+//! cache.rs       compiled kernels on disk
 //! bad_input.rs   machines that cannot be used: one-line errors
 //! ```
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod alone;
 mod bad_input;
+mod cache;
 mod defects;
 mod first;
 mod rules;

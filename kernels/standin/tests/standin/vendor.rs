@@ -203,13 +203,16 @@ fn a_thread_convolves_while_another_thread_captures() {
 
 #[test]
 fn d17_a_shape_that_cudnn_does_not_support_is_ours() {
-    let convolutions_of = Some(Convolutions { supports: false, ..Convolutions::default() });
-    let options = StandinOptions { convolutions: convolutions_of, ..both() };
-    alone("vendor::d17_a_shape_that_cudnn_does_not_support_is_ours", "", options, || {
-        convolutions(&Queue::new(Gpu::open()?, 0)?)?;
-        let used = standin_convolutions();
-        ensure(used.same_bits + used.other_bits == 0 && used.searches > 0, used)
-    });
+    let unsupported = Convolutions { supports: false, ..Convolutions::default() };
+    let refused = Convolutions { refuses: true, ..Convolutions::default() };
+    for (variant, convolutions_of) in [("no algorithm", unsupported), ("a status of cuDNN 9", refused)] {
+        let options = StandinOptions { convolutions: Some(convolutions_of), ..both() };
+        alone("vendor::d17_a_shape_that_cudnn_does_not_support_is_ours", variant, options, || {
+            convolutions(&Queue::new(Gpu::open()?, 0)?)?;
+            let used = standin_convolutions();
+            ensure(used.same_bits + used.other_bits == 0 && used.searches > 0, used)
+        });
+    }
 }
 
 #[test]
