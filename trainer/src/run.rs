@@ -16,18 +16,20 @@ mod rank_trainer;
 mod report;
 mod training_rank;
 
+pub use data_place::samples_of_rank;
 pub use rank::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};
 
 use crate::cuda::CudaMachine;
+use crate::data::loader::{self, Loading};
 use crate::unknown::counted;
 use crate::{
     Batch, Config, Dataset, Error, GradScaler, Model, Result, Sampler, data, models, optim, strategies,
     weights,
 };
 use allfold_collectives::Communicator;
-use allfold_config::ElementType;
+use allfold_config::{DataConfig, ElementType};
 use allfold_kernels::nn::{Float, ThreadPool};
 use checkpointing::Held;
 use consensus::{begin_alike, same_data};
@@ -161,18 +163,31 @@ impl<'a, F: Float> Run<'a, F> {
         let steps = self.sampler.run_steps(self.config);
         self.sampler.check(self.config, self.host.model.network())?;
         self.can_score()?;
-        let result = TrainResult::empty(self.host.model.params.len());
+        let mut result = TrainResult::empty(self.host.model.params.len());
+        result.exchange = self.rank.exchange();
+        if let Some(exchange) = result.exchange.as_ref().filter(|_| self.comm.rank().0 == 0) {
+            observer.note(&format!("gradients are summed by {exchange}"));
+        }
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };
         self.held = self.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
         self.rank.upload(&mut self.host)?;
         self.rank.observe(observer.wants_spans());
-        while let Some(epoch) = self.next_epoch(&mut progress) {
-            if self.train_epoch(epoch, &mut progress, observer)? {
-                return Ok(progress.result);
+        let chunks = self.chunks((progress.done(), steps, per_epoch))?;
+        let DataConfig { workers, prefetch, .. } = self.config.data;
+        let loading = Loading { dataset: self.train, workers, prefetch };
+        let ended = loader::batches(loading, chunks, |batches| {
+            while let Some(epoch) = self.next_epoch(&mut progress) {
+                if self.train_epoch(batches, epoch, &mut progress, observer)? {
+                    return Ok(true);
+                }
+                self.end_epoch(epoch, &mut progress, observer)?;
             }
-            self.end_epoch(epoch, &mut progress, observer)?;
+            Ok::<_, Error>(false)
+        })?;
+        if ended {
+            return Ok(progress.result);
         }
         let mut result = progress.result;
         let whole = result.epochs.iter().filter(|epoch| epoch.steps.is_multiple_of(per_epoch));

@@ -5,7 +5,7 @@ use super::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 
 /// Commands whose processes are ranks of one job.
-const RANKS: [&str; 2] = ["bench", "train"];
+const RANKS: [&str; 3] = ["bench", "scale", "train"];
 
 /// Commands that may run in every process: they report on the process's host, or serve a launcher.
 const ANYWHERE: [&str; 4] = ["doctor", "launch", "launch-guard", "launch-rank"];
@@ -65,10 +65,10 @@ mod tests {
 
     #[test]
     fn only_ranks_and_what_is_of_a_host_runs_more_than_once() {
-        for command in ["train", "bench", "doctor", "launch-rank"] {
+        for command in ["train", "bench", "scale", "doctor", "launch-rank"] {
             assert_eq!(fits(command, 8), Ok(()), "{command}");
         }
-        for command in ["verify", "simulate", "report", "data"] {
+        for command in ["verify", "simulate", "report", "data", "scale workload"] {
             assert_eq!(fits(command, 1), Ok(()), "{command}");
             let said = fits(command, 8).unwrap_err().to_string();
             assert!(

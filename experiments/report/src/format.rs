@@ -35,6 +35,9 @@ pub fn rounded_bytes(bytes: u64) -> String {
 
 /// A time of microseconds in four digits, with the unit that suits it: `4.331 s`, `104.6 ms`, `8.400 us`.
 pub fn time(us: f64) -> String {
+    if us.is_nan() {
+        return "-".into();
+    }
     let (value, unit) = match us.abs() {
         size if size >= 999_950.0 => (us / 1e6, "s"),
         size if size >= 999.95 => (us / 1e3, "ms"),

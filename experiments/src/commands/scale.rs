@@ -9,6 +9,7 @@ mod validate;
 mod workload;
 
 use allfold_cli::error::CommandResult;
+use allfold_cli::launched;
 use clap::Subcommand;
 
 /// Flags of `scale`.
@@ -20,13 +21,14 @@ use clap::Subcommand;
     after_help = "Examples:
   allfold scale --config experiments/configs/digits-cnn.toml --ranks 1,2,4,8,64,1024
   allfold scale --config experiments/configs/digits-cnn.toml --ranks 1..4 --topology switch --html scaling.html
+  srun -n 16 allfold scale --config experiments/configs/gpu/resnet50.toml --ranks 1,2,4,8,16 --html scaling.html
   allfold scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
   allfold scale collective all_reduce --algo ring,double_binary_tree --ranks 1..131072
   allfold scale validate tables/*.json
   allfold scale explain
 
 Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
-per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
+per GPU where the configuration has device = \"cuda\"; under a launcher, its first ranks, a process each. sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
 ranks of the same kind; where the strategy or the machine needs more than one rank, by that of the fewest ranks. Of simulated
 devices `fits` says where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine
@@ -65,6 +67,9 @@ enum Kind {
 /// # Errors
 /// Flags that contradict each other; a point that cannot be measured or predicted.
 pub fn run(args: &Args) -> CommandResult {
+    if args.kind.is_some() {
+        launched::here("scale with a subcommand")?;
+    }
     match &args.kind {
         Some(Kind::Workload(args)) => workload::run(args),
         Some(Kind::Collective(args)) => collective::run(args),

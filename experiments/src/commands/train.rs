@@ -23,7 +23,7 @@ use allfold_report::format::counted;
 use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
 use allfold_trainer::config::{are_real_devices, without_effect};
-use allfold_trainer::run::fits_network;
+use allfold_trainer::run::{fits_network, samples_of_rank};
 use allfold_trainer::{Config, Dataset, Sampler};
 use clap::ValueEnum;
 use live::{Followed, Live};
@@ -306,7 +306,8 @@ fn heading(
     };
     without_effect(config).iter().filter(|note| given(note)).for_each(|note| tracing::warn!("{note}"));
     let parameters = summary::parameters(config, &data.0)?;
-    output.say(summary::heading(config, parameters, place.ranks(), &clock(args, place)))?;
+    let batch = samples_of_rank(config, place.ranks(), data.0.len())?;
+    output.say(summary::heading(config, parameters, (place.ranks(), batch), &clock(args, place)))?;
     summary::notes(config, &data.0).iter().for_each(|note| tracing::warn!("{note}"));
     output.say(summary::data(config, data))
 }
@@ -389,7 +390,7 @@ pub fn run(args: &Args) -> CommandResult {
 fn clock(args: &Args, place: &LaunchMode) -> String {
     match place {
         LaunchMode::Threads(_) => "measured on this machine".into(),
-        LaunchMode::Process(_) => "measured, one process per rank".into(),
+        LaunchMode::Process(_) | LaunchMode::Joined(_) => "measured, one process per rank".into(),
         LaunchMode::Mpi(..) => "measured, processes of an MPI job".into(),
         LaunchMode::Sim(place) => {
             format!("simulated: {} on {}, all times are virtual", place.devices, args.topology())

@@ -11,6 +11,7 @@ use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, RecordKind, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 use allfold_trainer::config::AutocastType;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The largest numbers of ranks of the measured curve and of the curve on virtual time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,23 +50,27 @@ pub fn draw(
         scaling.load()?;
     }
 
+    // The prediction is made before the run that it is compared with.
+    let bar = progress::bar(counts.len() as u64, "modeling");
+    let predict = |&ranks: &u32| (ranks, scaling.modeled(ranks).inspect(|_| bar.inc(1)));
+    let mut predicted: BTreeMap<u32, CommandResult<SimulatedScale>> = counts.iter().map(predict).collect();
+    drop(bar);
     let one = |ranks| scaling.measured(ranks);
     let curve = (up_to(reach.measured), &mut left_out);
     let measured: Vec<MeasuredScale> = recorded(curve, one, MeasuredScale::set_efficiency, command, output)?;
     if let Some(last) = measured.last() {
         let title = title(scaling, &last.setup);
-        output.say(format!("{title}: measured on this machine, a thread per rank"))?;
+        let by = if scaling.is_job() { "in this job, a process" } else { "on this machine, a thread" };
+        output.say(format!("{title}: measured {by} per rank{}", exchanged(&measured)))?;
         output.say(table(&measured))?;
     }
     let one = |ranks| scaling.on_virtual_clock(ranks);
     let curve = (up_to(reach.on_virtual_clock), &mut left_out);
     let set = SimulatedScale::set_efficiency;
     let on_virtual_clock: Vec<SimulatedScale> = recorded(curve, one, set, command, output)?;
-    let bar = progress::bar(counts.len() as u64, "modeling");
-    let one = |ranks| scaling.modeled(ranks).inspect(|_| bar.inc(1));
+    let one = |ranks| predicted.remove(&ranks).unwrap_or_else(|| scaling.modeled(ranks));
     let curve = (counts.iter().copied(), &mut left_out);
     let modeled: Vec<SimulatedScale> = recorded(curve, one, set, command, output)?;
-    drop(bar);
     let is_modeled = |ranks: u32| modeled.iter().any(|point| point.setup.ranks == ranks);
     left_out.check(&asked, is_modeled)?;
     for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
@@ -83,6 +88,16 @@ pub fn draw(
         )?;
     }
     left_out.relative_to(&modeled).map_or(Ok(()), |line| output.say(line))
+}
+
+/// By which paths GPUs summed gradients, in the points of more than one rank.
+fn exchanged(measured: &[MeasuredScale]) -> String {
+    let several = measured.iter().filter(|point| point.setup.ranks > 1);
+    let paths: BTreeSet<&str> = several.filter_map(|point| point.exchange.as_deref()).collect();
+    match paths.len() {
+        0 => String::new(),
+        _ => format!(", gradients summed by {}", paths.into_iter().collect::<Vec<_>>().join(" or by ")),
+    }
 }
 
 /// What the points of a curve train: network, strategy, precision, and the samples of a step. `setup` is that of the last point, which
@@ -107,7 +122,7 @@ fn title(scaling: &Scaling, setup: &Setup) -> String {
 /// of the efficiency precedes the points that are relative to it.
 fn recorded<P: RecordKind>(
     (counts, left_out): (impl Iterator<Item = u32>, &mut LeftOut),
-    make: impl Fn(u32) -> CommandResult<P>,
+    mut make: impl FnMut(u32) -> CommandResult<P>,
     set_efficiency: fn(&mut [P]),
     command: Option<&str>,
     output: &mut RunOutput,

@@ -1,7 +1,8 @@
 //! Points of a scaling curve: measured on threads, run on virtual time with real arithmetic, or modeled from shapes alone.
 
 use super::workload::thinned;
-use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::measure::statistics::mean_and_error;
+use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::rank_steps::RankSteps;
 use crate::training::records::{held, setup};
 use crate::training::run::{self, RecordOptions};
@@ -9,7 +10,7 @@ use crate::training::trained::Trained;
 use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::{memory, progress};
-use allfold_collectives::Plan;
+use allfold_collectives::{Communicator, Plan, Rank, ReduceOp};
 use allfold_prediction::{self as prediction, MOST_SERVED, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
@@ -17,6 +18,11 @@ use allfold_report::sizes::RankCounts;
 use allfold_sim::{Faults, Topology};
 use allfold_trainer::{Config, Dataset, data, strategies};
 use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the ranks of a job that take no part in a point wait for it.
+const WITHOUT_END: Duration = Duration::from_secs(1 << 30);
 
 /// Faults of the runs on the virtual clock.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +52,8 @@ pub struct Scaling {
     pub devices: RankDevices,
     by_speed: bool,
     faults: FaultRules,
+    /// The job of which this process is a rank, if the points are measured on its ranks.
+    job: Option<Communicator>,
     /// The data of all points, loaded by the first point that needs it.
     data: OnceCell<(Dataset, Dataset)>,
 }
@@ -54,7 +62,17 @@ impl Scaling {
     /// The scaling of a configuration on the machine of this name.
     pub fn new(config: Config, topology: String, devices: impl Into<RankDevices>) -> Scaling {
         let (devices, faults) = (devices.into(), FaultRules::default());
-        Scaling { config, topology, devices, by_speed: false, faults, data: OnceCell::new() }
+        Scaling { config, topology, devices, by_speed: false, faults, job: None, data: OnceCell::new() }
+    }
+
+    /// This scaling, measured on the ranks of a job, all of which must make the same points.
+    pub fn within(self, job: Communicator) -> Scaling {
+        Scaling { job: Some(job), ..self }
+    }
+
+    /// Whether points are measured on the ranks of a job.
+    pub fn is_job(&self) -> bool {
+        self.job.is_some()
     }
 
     /// This scaling, with faults in its runs on the virtual clock.
@@ -168,11 +186,14 @@ impl Scaling {
         Ok(gpus.map(|gpus| u32::try_from(gpus.devices()).unwrap_or(u32::MAX)))
     }
 
-    /// A run of a few steps on threads of this machine, each on a core or on a GPU of its own.
+    /// A run of a few steps on threads of this machine, each on a core or on a GPU of its own; in a job, on its first ranks.
     ///
     /// # Errors
     /// More ranks than GPUs, which would share them; a failed run.
     pub fn measured(&self, ranks: u32) -> CommandResult<MeasuredScale> {
+        if let Some(job) = &self.job {
+            return self.in_job(job, ranks);
+        }
         if let Some(gpus) = self.gpus()?.filter(|gpus| *gpus < ranks) {
             return Err(CommandError::usage(format!(
                 "{ranks} ranks need a GPU each, and this machine has {}; give fewer --ranks",
@@ -189,7 +210,46 @@ impl Scaling {
             time_us,
             time_error_us,
             exposed_us: trained.breakdown().exposed_us,
+            exchange: trained.result.exchange.clone(),
             samples_per_s: trained.throughput(),
+            efficiency: 0.0,
+            engines: Vec::new(),
+            memory: None,
+            device_memory: None,
+        })
+    }
+
+    /// A run of a few steps on the first ranks of a job, timed by the slowest of them in each step. The other ranks wait. Every rank of the
+    /// job gets the figures.
+    fn in_job(&self, job: &Communicator, ranks: u32) -> CommandResult<MeasuredScale> {
+        // A rank that waits for the run has no deadline of its own for it. Only ranks that are connected over TCP have one each.
+        let _ = job.set_deadline(WITHOUT_END);
+        let mine = (job.rank().0 < ranks).then_some(0);
+        let part = job.split(mine, job.rank().0).map_err(CommandError::from)?.map(Arc::new);
+        let (mut figures, mut exchange) = ([0.0; 4], None);
+        if let Some(part) = part {
+            let _ = job.set_deadline(operation_deadline()?);
+            let trained = self.train(LaunchMode::Joined(part.clone()))?;
+            let mut slowest: Vec<f64> = trained.step_times_us();
+            part.all_reduce(&mut slowest, ReduceOp::Max).map_err(CommandError::from)?;
+            let (time_us, error_us) = mean_and_error(&slowest);
+            let samples = trained.result.samples as f64 / trained.made().max(1) as f64;
+            figures = [time_us, error_us, trained.breakdown().exposed_us, 1e6 * samples / time_us];
+            exchange.clone_from(&trained.result.exchange);
+        }
+        job.broadcast(&mut figures, Rank(0)).map_err(CommandError::from)?;
+        let [time_us, time_error_us, exposed_us, samples_per_s] = figures;
+        tracing::debug!("measured a step of {ranks} ranks: {time_us:.1} us");
+        let device = LaunchMode::Threads(ranks).device(&self.config)?;
+        Ok(MeasuredScale {
+            setup: setup(&self.config, "tcp", &device, ranks),
+            batch: self.config.training.batch as u64,
+            topology: "this job".into(),
+            time_us,
+            time_error_us,
+            exposed_us,
+            exchange,
+            samples_per_s,
             efficiency: 0.0,
             engines: Vec::new(),
             memory: None,
@@ -230,6 +290,7 @@ impl Scaling {
             time_us,
             time_error_us,
             exposed_us: trained.breakdown().exposed_us,
+            exchange: None,
             samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
@@ -255,6 +316,7 @@ impl Scaling {
             time_us: prediction.time.total().as_micros(),
             time_error_us: 0.0,
             exposed_us: prediction.time.exposed.as_micros(),
+            exchange: None,
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
             memory: prediction.peak().map(held),
@@ -306,10 +368,8 @@ impl Scaling {
         }
         // A point is not a run to resume, and must not touch the checkpoints of a run.
         config.fixed_length();
-        let bar = progress::steps(
-            1,
-            &format!("{} on {}", config.model.name, counted(place.ranks() as usize, "rank")),
-        );
+        let what = format!("{} on {}", config.model.name, counted(place.ranks() as usize, "rank"));
+        let bar = if place.is_reporter() { progress::steps(1, &what) } else { progress::hidden() };
         // The peak of memory is recorded only on virtual time, where that costs no time of the step.
         let spans = matches!(place, LaunchMode::Sim(_));
         let noted = RecordOptions { spans, ..RecordOptions::default() };

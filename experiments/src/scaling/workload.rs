@@ -74,6 +74,7 @@ impl WorkloadScaling {
             time_us: prediction.time.total().as_micros(),
             time_error_us: 0.0,
             exposed_us: prediction.time.exposed.as_micros(),
+            exchange: None,
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
             memory: prediction.peak().map(held),

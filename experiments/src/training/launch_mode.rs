@@ -8,6 +8,7 @@ use allfold_prediction::{ModeledMachine, shares_by_speed};
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::config::RankDevice;
 use allfold_trainer::{Config, SampleForm};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
@@ -30,6 +31,8 @@ pub enum LaunchMode {
     Process(Box<Environment>),
     /// This process is one rank of the MPI job that mpirun has started: its rank and the number of ranks.
     Mpi(Rank, u32),
+    /// This process is one rank of ranks that have joined already.
+    Joined(Arc<Communicator>),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
     Sim(Box<SimulatedRanks>),
 }
@@ -46,6 +49,7 @@ impl LaunchMode {
             LaunchMode::Threads(ranks) => *ranks,
             LaunchMode::Process(environment) => environment.world_size,
             LaunchMode::Mpi(_, ranks) => *ranks,
+            LaunchMode::Joined(comm) => comm.size(),
             LaunchMode::Sim(machine) => machine.topology.ranks(),
         }
     }
@@ -55,6 +59,7 @@ impl LaunchMode {
         match self {
             LaunchMode::Process(environment) => environment.rank.0,
             LaunchMode::Mpi(rank, _) => rank.0,
+            LaunchMode::Joined(comm) => comm.rank().0,
             LaunchMode::Threads(_) | LaunchMode::Sim(_) => 0,
         }
     }
@@ -63,7 +68,7 @@ impl LaunchMode {
     pub fn kind(&self) -> (&'static str, bool) {
         match self {
             LaunchMode::Threads(_) => ("threads", true),
-            LaunchMode::Process(_) => ("tcp", true),
+            LaunchMode::Process(_) | LaunchMode::Joined(_) => ("tcp", true),
             LaunchMode::Mpi(..) => ("mpi", true),
             LaunchMode::Sim(_) => ("sim", false),
         }
@@ -78,8 +83,7 @@ impl LaunchMode {
         if let LaunchMode::Sim(machine) = self {
             return Ok(machine.devices.to_string());
         }
-        let is_one = matches!(self, LaunchMode::Process(_) | LaunchMode::Mpi(..));
-        let gpus = match is_one
+        let gpus = match self.is_one_rank()
             && config.device_of(self.first_rank() as usize).map_err(CommandError::usage)? == RankDevice::Cpu
         {
             true => None,
@@ -105,6 +109,11 @@ impl LaunchMode {
         let alike = ModeledMachine::new(&machine.topology, machine.devices.device, &plan);
         let machine = ModeledMachine { devices: &machine.faults, ..alike };
         shares_by_speed(config, samples, &machine).map_err(CommandError::from)
+    }
+
+    /// Whether this process is one rank of several processes.
+    pub fn is_one_rank(&self) -> bool {
+        !matches!(self, LaunchMode::Threads(_) | LaunchMode::Sim(_))
     }
 
     /// Whether this process reports the run; of several processes only one does.

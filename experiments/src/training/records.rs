@@ -106,6 +106,7 @@ macro_rules! records {
                     ended_early_after: self.ended_early_after(),
                     samples_per_s: self.throughput(),
                     steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
+                    exchange: self.result.exchange.clone(),
                     warmup_steps: self.warmup() as u64,
                     time_us: self.step_us().0,
                     breakdown: self.breakdown(),

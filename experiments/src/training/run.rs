@@ -89,7 +89,7 @@ pub fn run_on(
     let each = allfold_trainer::models::memory(config, data.form()).map_err(CommandError::from)?;
     let (device, on_gpus) = (place.device(config)?, config.uses_gpus());
     let ranks = place.ranks();
-    let in_one_process = !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..));
+    let in_one_process = !place.is_one_rank();
     if in_one_process {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
@@ -135,6 +135,7 @@ pub fn run_on(
         LaunchMode::Process(environment) => {
             return elastic::run(config, environment, alone);
         }
+        LaunchMode::Joined(comm) => return alone(config, comm).map_err(CommandError::from),
         LaunchMode::Mpi(..) => {
             return alone(config, &over_mpi(false)?).map_err(CommandError::from);
         }

@@ -80,10 +80,14 @@ impl Trained {
         &self.steps[0][self.warmup()..]
     }
 
+    /// The times of the steps of rank 0 in microseconds, without warm-up steps; those of this process's rank if it is one of several.
+    pub fn step_times_us(&self) -> Vec<f64> {
+        self.counted().iter().map(|step| step.time.total().as_micros()).collect()
+    }
+
     /// Mean time of a step of rank 0 in microseconds and its standard error, without warm-up steps.
     pub fn step_us(&self) -> (f64, f64) {
-        let times: Vec<f64> = self.counted().iter().map(|step| step.time.total().as_micros()).collect();
-        statistics::mean_and_error(&times)
+        statistics::mean_and_error(&self.step_times_us())
     }
 
     /// Training samples per second, over all ranks, by [`Trained::step_us`]; 0 where no time passed.
@@ -155,8 +159,13 @@ impl Trained {
     }
 
     /// How the time of a step of rank 0 is spent, on average over the steps after the warm-up.
+    /// On GPUs the parts are one piece of work for the host.
     pub fn breakdown(&self) -> Breakdown {
-        breakdown_of(self.counted())
+        let parts = breakdown_of(self.counted());
+        match self.on_gpus {
+            true => Breakdown { forward_us: f64::NAN, exposed_us: f64::NAN, optimiser_us: f64::NAN, ..parts },
+            false => parts,
+        }
     }
 }
 
@@ -205,6 +214,7 @@ mod tests {
                 samples: 16 * steps as u64,
                 time: Picos(900_000_000 + 100_000_000 * (steps as u64 - 1)),
                 breakdown: timing::StepBreakdown::default(),
+                exchange: None,
                 buckets: Vec::new(),
             },
             steps: vec![(0..steps).map(step).collect(); 2],

@@ -72,6 +72,11 @@ impl Augment {
         Ok(Augment { seed: seed.wrapping_add(epoch), padding, flip, crop })
     }
 
+    /// The changes in an epoch, if these are those of epoch 0.
+    pub fn in_epoch(self, epoch: u64) -> Augment {
+        Augment { seed: self.seed.wrapping_add(epoch), ..self }
+    }
+
     /// The rectangle of a picture of (width, height) pixels that becomes this sample; `None` if none is drawn.
     pub(crate) fn rectangle(&self, sample: usize, sides: (usize, usize)) -> Option<Rectangle> {
         let crop = self.crop?;

@@ -1,6 +1,6 @@
 //! What an epoch's batches contain, for tests.
 
-use crate::loader::{Loading, batches};
+use crate::loader::{Chunk, Loading, batches};
 use crate::{Augment, Batch, Dataset, Error};
 use std::collections::BTreeMap;
 
@@ -15,8 +15,9 @@ pub(crate) fn by_sample(
     for rank in 0..ranks {
         let indices: Vec<usize> = (0..count).rev().skip(rank).step_by(ranks).collect();
         let chunks: Vec<Vec<usize>> = indices.chunks(batch).map(<[usize]>::to_vec).collect();
-        let loading = Loading { dataset, augment, workers, prefetch: 2 };
-        batches::<f32, _>(loading, &chunks, |batches| {
+        let loading = Loading { dataset, workers, prefetch: 2 };
+        let listed = chunks.iter().map(|samples| Chunk { samples: samples.clone(), augment });
+        batches::<f32, _>(loading, listed, |batches| {
             for chunk in &chunks {
                 let mut batch = Batch::default();
                 batches.next(&mut batch)?;

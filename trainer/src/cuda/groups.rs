@@ -1,7 +1,7 @@
 //! The groups of a rank on a device: one for each axis of the mesh, and those that carry messages between stages.
 
 use crate::engine::{Keep, Mesh, MeshAxis, ParamUnit};
-use crate::{Config, Result};
+use crate::{Config, Error, Result};
 use allfold_collectives::{Communicator, Rank};
 use allfold_config::GpuExchange;
 use allfold_cuda::Queue;
@@ -34,6 +34,8 @@ pub(super) struct GpuGroups<'a> {
     pub messages: Vec<DeviceMessages<'a>>,
     /// With servers: for each worker the messages between it and all servers, of parameters and of gradients. A worker has its own alone.
     pub serving: Vec<[DeviceMessages<'a>; 2]>,
+    /// Whether some ranks compute on CPUs.
+    mixes_devices: bool,
     /// The number of servers.
     pub servers: usize,
     /// For each unit that several stages hold, on those stages: their group.
@@ -84,6 +86,11 @@ impl<'a> GpuGroups<'a> {
             GpuExchange::Host => ReducePath::Host,
         };
         let world = DeviceGroup::open(comm, Opening { queue, path: way, deadline }.stream()?, way, deadline)?;
+        let several = mesh.pipeline * mesh.tensor * mesh.context * mesh.expert > 1;
+        if world.shares_gpu() && (several || mesh.shard < mesh.data || mesh.servers > 0) {
+            let what = "ranks share a GPU, and the strategy needs several communicators of NCCL, whose kernels would wait for each other: give each rank a GPU, or set exchange = \"device\" or \"host\"";
+            return Err(Error::Config(what.into()));
+        }
         let opening = Opening { queue, path: world.path(), deadline };
         let mut groups = GpuGroups {
             world,
@@ -99,6 +106,7 @@ impl<'a> GpuGroups<'a> {
             parts_host: None,
             messages: Vec::new(),
             serving: Vec::new(),
+            mixes_devices: config.mixes_devices(),
             servers: mesh.servers,
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
@@ -244,6 +252,35 @@ impl<'a> GpuGroups<'a> {
     /// Whether all exchanges are queued without waiting, so that a part of a step can be captured.
     pub fn captures(&self) -> bool {
         self.world.captures() && self.pipeline.is_none() && self.serving.is_empty()
+    }
+
+    /// The path by which all ranks sum, in words, and why.
+    pub fn exchange(&self) -> String {
+        match self.mixes_devices {
+            true => "the host: some ranks compute on CPUs".into(),
+            false => self.world.described(),
+        }
+    }
+
+    /// Waits until `queue` has finished all its work; polls NCCL for failures on the communicators of all groups.
+    pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
+        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, serving, copies, .. } =
+            self;
+        let shared = [&mut self.context, &mut self.experts, &mut self.expert_replicas];
+        let mut others: Vec<&mut DeviceGroup<'a>> = [data, shard, replicas, pipeline, tensor]
+            .into_iter()
+            .chain(shared)
+            .chain(copies)
+            .flatten()
+            .collect();
+        let mut messages: Vec<_> = messages.iter_mut().chain(serving.iter_mut().flatten()).collect();
+        world.wait_watching(queue, what, &mut || {
+            others.iter_mut().try_for_each(|group| group.poll(what))?;
+            messages.iter_mut().try_for_each(|messages| messages.poll(what))
+        })?;
+        others.iter_mut().for_each(|group| group.settled());
+        messages.iter_mut().for_each(|messages| messages.settled());
+        Ok(())
     }
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {

@@ -21,6 +21,7 @@ use crate::strategies::{self, Driver, EnginePlan, ddp};
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, SampleForm, models};
 use allfold_collectives::{Communicator, Error as Failure};
 use allfold_config::ElementType;
+use allfold_gpu::nccl::culprit;
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,9 +86,9 @@ impl<'a> Replica<'a> {
         Ok(own)
     }
 
-    /// The name of the path by which the ranks sum gradients.
-    pub fn link(&self) -> &'static str {
-        self.worker.groups.world.name()
+    /// The path by which the ranks sum gradients, with the version of NCCL if it is NCCL, and why.
+    pub fn exchange(&self) -> String {
+        self.worker.groups.exchange()
     }
 
     /// The number of parts of a step that have become graphs.
@@ -251,20 +252,17 @@ impl<'a> Replica<'a> {
     /// Names the cause of an error. NCCL reports that some rank is late or lost without naming the rank, or that CUDA failed
     /// without a reason. A lost device reports its own reason; otherwise the ranks' communicator names the rank to blame.
     fn named(&self, error: Error) -> Error {
-        use Failure::{Aborted, DeadlineExceeded, Nccl, NcclDeadline, PeerLost, Poisoned, QueueDeadline};
-        if !matches!(error, Error::Collective(NcclDeadline { .. } | QueueDeadline { .. } | Nccl { .. })) {
+        let Error::Collective(
+            failure @ (Failure::NcclDeadline { .. } | Failure::QueueDeadline { .. } | Failure::Nccl { .. }),
+        ) = error
+        else {
             return error;
-        }
+        };
         let machine = self.worker.queue.machine();
         let lost = self.worker.queues().find_map(|queue| machine.idle(queue.stream()).err());
-        if let Some(lost) = lost {
-            return lost.into();
-        }
-        match self.comm.barrier() {
-            Err(known @ (PeerLost { .. } | DeadlineExceeded { .. } | Aborted { .. } | Poisoned { .. })) => {
-                known.into()
-            }
-            _ => error,
+        match lost {
+            Some(lost) => lost.into(),
+            None => culprit(self.comm, failure).into(),
         }
     }
 

@@ -1,11 +1,9 @@
 //! The device of a replica and its deadline.
 
+use allfold_collectives::tcp::Deadlines;
 use allfold_cuda::CudaMachine;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a rank waits for the other ranks and for its device by default.
-const DEADLINE: Duration = Duration::from_secs(120);
 
 /// The device of a rank, and the deadline of the rank's waits.
 #[derive(Clone)]
@@ -19,8 +17,8 @@ pub struct Within {
 }
 
 impl From<(Arc<dyn CudaMachine>, usize)> for Within {
-    /// A device of a machine, with a deadline of two minutes.
+    /// A device of a machine, with the deadline that operations of ranks have by default.
     fn from((machine, device): (Arc<dyn CudaMachine>, usize)) -> Within {
-        Within { machine, device, deadline: DEADLINE }
+        Within { machine, device, deadline: Deadlines::default().operation }
     }
 }

@@ -214,7 +214,7 @@ impl<'a> GpuWorker<'a> {
         if self.queue.machine().seeded(5) {
             return Ok(self.queue.finish()?);
         }
-        Ok(self.groups.world.wait(&self.queue, what)?)
+        self.groups.wait(&self.queue, what)
     }
 
     /// Whether several micro-batches are in flight at a time. Such steps have no parts.

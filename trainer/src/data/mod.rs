@@ -152,7 +152,7 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
 ///
 /// # Errors
 /// If pictures of this shape could be moved out of sight.
-pub fn augment(config: &Config, shape: (usize, usize, usize), epoch: u64) -> Result<Augment> {
+pub fn augment(config: &Config, shape: (usize, usize, usize)) -> Result<Augment> {
     let crop = RandomCrop { scale: config.data.crop_scale, ratio: config.data.crop_ratio };
     let options = AugmentOptions {
         seed: config.seed,
@@ -160,7 +160,7 @@ pub fn augment(config: &Config, shape: (usize, usize, usize), epoch: u64) -> Res
         flip: config.data.flip,
         crop: config.data.random_resized_crop.then_some(crop),
     };
-    Ok(Augment::new(options, shape, epoch)?)
+    Ok(Augment::new(options, shape, 0)?)
 }
 
 #[cfg(test)]

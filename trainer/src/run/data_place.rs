@@ -1,13 +1,15 @@
 //! The samples that a rank is given, and the weight of its losses.
 
 use super::Run;
+use crate::data::loader::Chunk;
 use crate::engine::{AxisPosition, Mesh, MeshAxis};
 use crate::shares::dealt;
-use crate::{Config, DrawKey, Result, strategies};
+use crate::{Config, DrawKey, Result, Sampler, data, strategies};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 
 /// A rank's position among the ranks with samples of their own, and the weight of its losses.
+#[derive(Clone, Copy)]
 pub(super) struct DataPlace {
     /// The position of this rank among the ranks with samples of their own. Ranks that share samples by token positions (the
     /// context axis) have the same position.
@@ -18,6 +20,21 @@ pub(super) struct DataPlace {
     pub takes_none: bool,
     /// The weight of this rank's loss in the mean over all ranks.
     pub weight: f64,
+}
+
+/// The samples of a rank in a step of a run on so many ranks and training samples: `training.batch`, or fewer if there are too few.
+///
+/// # Errors
+/// A strategy that does not take this number of ranks.
+pub fn samples_of_rank(config: &Config, ranks: u32, samples: usize) -> Result<usize> {
+    let mesh: Mesh = strategies::mesh(config, ranks)?;
+    let world = mesh.position(0, MeshAxis::Data).size / mesh.context;
+    let most = Sampler::of(config, samples, world as u32).per_rank();
+    Ok(if config.parallel.shares.is_empty() {
+        config.training.batch.min(most)
+    } else {
+        config.training.batch
+    })
 }
 
 impl DataPlace {
@@ -39,7 +56,7 @@ impl DataPlace {
     }
 }
 
-impl<F: Float> Run<'_, F> {
+impl<'a, F: Float> Run<'a, F> {
     /// The key of the random draws of a step.
     pub(super) fn draw_key(&self, step: u64) -> DrawKey {
         let (first, stride) = match self.unequal(step) {
@@ -65,9 +82,41 @@ impl<F: Float> Run<'_, F> {
         })
     }
 
+    /// The batches of this rank from a step of the run on, of `per_epoch` steps an epoch and `steps` in all.
+    ///
+    /// # Errors
+    /// Random changes that the pictures are too small for.
+    pub(super) fn chunks(
+        &self,
+        (from, steps, per_epoch): (u64, u64, u64),
+    ) -> Result<impl Iterator<Item = Chunk> + use<'a, F>> {
+        let (config, sampler, data) = (self.config, self.sampler, self.data);
+        let augment = data::augment(config, self.train.shape)?;
+        let (epochs, mut listed) =
+            (EpochSamples { config, sampler, data, per_epoch }, (u64::MAX, Vec::new()));
+        Ok((from..steps).map(move |step| {
+            let (epoch, of_epoch) = (step / per_epoch, (step % per_epoch) as usize);
+            if listed.0 != epoch {
+                listed = (epoch, epochs.of(epoch));
+            }
+            let samples = std::mem::take(&mut listed.1[of_epoch]);
+            Chunk { samples, augment: augment.in_epoch(epoch) }
+        }))
+    }
+}
+
+/// The samples of a rank in an epoch.
+struct EpochSamples<'a> {
+    config: &'a Config,
+    sampler: Sampler,
+    data: DataPlace,
+    per_epoch: u64,
+}
+
+impl EpochSamples<'_> {
     /// This rank's samples in each step of an epoch. If the numbers of samples are uneven, a rank has none in steps that other
     /// ranks still do.
-    pub(super) fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
+    fn of(&self, epoch: u64) -> Vec<Vec<usize>> {
         let shares = &self.config.parallel.shares;
         let chunks_of = |rank: usize| -> Vec<Vec<usize>> {
             if !shares.is_empty() {
@@ -94,7 +143,7 @@ impl<F: Float> Run<'_, F> {
         if self.data.takes_none {
             chunks.clear();
         }
-        chunks.resize(steps, Vec::new());
+        chunks.resize(self.per_epoch as usize, Vec::new());
         chunks
     }
 }

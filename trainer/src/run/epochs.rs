@@ -1,11 +1,10 @@
 //! The epochs of a run: which one is next, whether the run ends early, and an epoch's steps.
 
-use super::training_rank::StepDone;
+use super::training_rank::{Loaded, StepDone};
 use super::{Observer, Run, TrainResult};
-use crate::data::loader::{self, Loading};
+use crate::data::loader::Batches;
 use crate::engine::StepInput;
-use crate::{Error, LrSchedule, Result, data, scores};
-use allfold_config::DataConfig;
+use crate::{LrSchedule, Result, scores};
 use allfold_kernels::nn::Float;
 
 /// How far a run is.
@@ -60,52 +59,46 @@ impl<F: Float> Run<'_, F> {
     /// Does the steps of an epoch that are left. Returns whether the observer ends the run.
     pub(super) fn train_epoch(
         &mut self,
+        batches: &mut Batches<'_, F>,
         epoch: u64,
         progress: &mut Progress,
         observer: &mut dyn Observer,
     ) -> Result<bool> {
         let Progress { per_epoch, steps, .. } = *progress;
-        let skip = (progress.done() - epoch * per_epoch) as usize;
-        let left = (steps - progress.done()).min(per_epoch - skip as u64) as usize;
-        let chunks: Vec<Vec<usize>> =
-            self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
-        let (dataset, DataConfig { workers, prefetch, .. }) = (self.train, &self.config.data);
-        let augment = data::augment(self.config, dataset.shape, epoch)?;
-        let loading = Loading { dataset, augment, workers: *workers, prefetch: *prefetch };
+        let end = steps.min((epoch + 1) * per_epoch);
         let schedule = self.schedule(progress);
-        loader::batches(loading, &chunks, |batches| {
-            for _ in &chunks {
-                let step = progress.done();
-                self.comm.note_step(step);
-                let steps_left = self.steps_until_sync(step, progress);
-                let scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
-                let (lr, loss_scale) = (schedule.at(step), scale);
-                let input = StepInput {
-                    lr,
-                    loss_scale,
-                    weight: self.weight(step),
-                    draw_key: self.draw_key(step),
-                    steps_left,
-                };
-                self.rank.observe_layers(observer.wants_layers(step));
-                let samples = self.sampler.in_step(self.config, step % per_epoch);
-                let start = self.comm.now();
-                let done = self.rank.step((batches, &mut self.batch), input, samples, self.scaler)?;
-                let StepDone { loss, time, skipped, not_finite } = done;
-                self.not_finite = not_finite;
-                self.after_scaled(step, skipped);
-                let result = &mut progress.result;
-                result.losses.push(loss);
-                result.samples += samples;
-                result.breakdown += time;
-                self.report_step((epoch, step, steps), (loss, lr), (start, time), observer);
-                self.finite(&progress.result.losses)?;
-                if self.end_step(progress, observer)? {
-                    return Ok(true);
-                }
+        while progress.done() < end {
+            let step = progress.done();
+            self.comm.note_step(step);
+            let steps_left = self.steps_until_sync(step, progress);
+            let scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
+            let (lr, loss_scale) = (schedule.at(step), scale);
+            let input = StepInput {
+                lr,
+                loss_scale,
+                weight: self.weight(step),
+                draw_key: self.draw_key(step),
+                steps_left,
+            };
+            self.rank.observe_layers(observer.wants_layers(step));
+            let samples = self.sampler.in_step(self.config, step % per_epoch);
+            let (start, ahead) = (self.comm.now(), step % per_epoch + 1 < per_epoch);
+            let loaded = Loaded { batches, batch: &mut self.batch, ahead };
+            let done = self.rank.step(loaded, input, samples, self.scaler)?;
+            let StepDone { loss, time, skipped, not_finite } = done;
+            self.not_finite = not_finite;
+            self.after_scaled(step, skipped);
+            let result = &mut progress.result;
+            result.losses.push(loss);
+            result.samples += samples;
+            result.breakdown += time;
+            self.report_step((epoch, step, steps), (loss, lr), (start, time), observer);
+            self.finite(&progress.result.losses)?;
+            if self.end_step(progress, observer)? {
+                return Ok(true);
             }
-            Ok::<_, Error>(false)
-        })
+        }
+        Ok(false)
     }
 
     /// After a step: under a loss scale, changes the scale and adapts the hook's state to it. Rank 0 notes a skipped step.

@@ -1,17 +1,16 @@
 //! A run's rank on a GPU.
 
 use super::consensus::same_layout;
-use super::training_rank::{Host, StepDone, TrainingRank};
+use super::training_rank::{Host, Loaded, StepDone, TrainingRank};
 use crate::checkpoint::Own;
 use crate::checkpoint::sharded::Part;
-use crate::cuda::{self, CudaMachine, Replica};
-use crate::data::loader::Batches;
+use crate::cuda::{self, CudaMachine, Replica, Within};
 use crate::engine::StepInput;
 use crate::evaluate::{Evaluation, evaluate_by};
 use crate::strategies::ddp;
 use crate::timing::StepBreakdown;
-use crate::{Batch, Config, Dataset, GradScaler, MemoryUse, Result, SampleForm, models};
-use allfold_collectives::{Communicator, Rank, ReduceOp};
+use crate::{Config, Dataset, GradScaler, MemoryUse, Result, SampleForm, models};
+use allfold_collectives::{Communicator, Joining, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::sync::Arc;
 
@@ -33,7 +32,10 @@ impl<'a> GpuRank<'a> {
         let device = cuda::device_of(config, comm, &*machine)?;
         let network = models::build(config, samples)?;
         same_layout(comm, &network)?;
-        Ok(GpuRank { config, comm, replica: Replica::of(config, network, comm, (machine, device))? })
+        // The ranks' device waits as long as any other operation of theirs: as ALLFOLD_TIMEOUT says.
+        let deadline = Joining::deadlines_from_env()?.operation;
+        let replica = Replica::of(config, network, comm, Within { machine, device, deadline })?;
+        Ok(GpuRank { config, comm, replica })
     }
 
     /// Copies the device's weights, running statistics and optimiser state to the host.
@@ -76,7 +78,7 @@ impl<F: Float> TrainingRank<F> for GpuRank<'_> {
     /// the host: their time counts as backward's.
     fn step(
         &mut self,
-        (batches, batch): (&mut Batches<F>, &mut Batch<F>),
+        Loaded { batches, batch, ahead }: Loaded<'_, '_, F>,
         input: StepInput,
         everywhere: u64,
         scaler: Option<GradScaler>,
@@ -89,7 +91,8 @@ impl<F: Float> TrainingRank<F> for GpuRank<'_> {
         }
         let gathered = comm.now();
         let samples = replica.start(input, everywhere, scaler.is_some())?;
-        if batches.left() > 0 {
+        // The first batch of the next epoch is staged after the evaluation.
+        if ahead && batches.more() {
             batches.next(batch)?;
             replica.stage(batch)?;
         }
@@ -132,6 +135,10 @@ impl<F: Float> TrainingRank<F> for GpuRank<'_> {
 
     fn after_scaled(&mut self, skipped: bool, by: f64) {
         self.replica.after_scaled(skipped, by as f32);
+    }
+
+    fn exchange(&self) -> Option<String> {
+        Some(self.replica.exchange())
     }
 
     fn memory(&mut self) -> MemoryUse {

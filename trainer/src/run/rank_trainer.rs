@@ -1,11 +1,10 @@
 //! One rank of a strategy, step by step: for a run, and for programs with a training loop of their own.
 
 use super::consensus::{begin_alike, same_layout};
-use super::training_rank::{Host, StepDone, StepRecords, TrainingRank};
+use super::training_rank::{Host, Loaded, StepDone, StepRecords, TrainingRank};
 use crate::checkpoint::Own;
 use crate::checkpoint::sharded::Part;
 use crate::costs::data_cost;
-use crate::data::loader::Batches;
 use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
 use crate::evaluate::{Evaluation, evaluate_first};
 use crate::strategies::{self, Driver, ddp};
@@ -159,7 +158,7 @@ impl<F: Float> TrainingRank<F> for RankTrainer<'_, F> {
 
     fn step(
         &mut self,
-        (batches, batch): (&mut Batches<F>, &mut Batch<F>),
+        Loaded { batches, batch, .. }: Loaded<'_, '_, F>,
         input: StepInput,
         _: u64,
         scaler: Option<GradScaler>,

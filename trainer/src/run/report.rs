@@ -94,6 +94,8 @@ pub struct TrainResult {
     pub time: Picos,
     /// The same time, by parts of a step.
     pub breakdown: StepBreakdown,
+    /// The path by which ranks on GPUs sum gradients, and why, in words; `None` on CPUs.
+    pub exchange: Option<String>,
     /// The times of each bucket in the last step.
     pub buckets: Vec<BucketTimes>,
 }
@@ -112,6 +114,7 @@ impl TrainResult {
             samples: 0,
             time: Picos::ZERO,
             breakdown: StepBreakdown::default(),
+            exchange: None,
             buckets: Vec::new(),
         }
     }

@@ -23,6 +23,15 @@ impl<F: Float> Host<F> {
     }
 }
 
+/// Where a step's batch comes from.
+pub(super) struct Loaded<'a, 'b, F: Float> {
+    pub batches: &'a mut Batches<'b, F>,
+    /// The memory that a batch is read into.
+    pub batch: &'a mut Batch<F>,
+    /// Whether the next step is of the same epoch, so that its batch may be copied to the device during this step.
+    pub ahead: bool,
+}
+
 /// The outcome of a step on a rank.
 pub(super) struct StepDone {
     /// The mean loss of this rank's samples.
@@ -62,7 +71,7 @@ pub(super) trait TrainingRank<F: Float> {
     /// One step over the next batch, in which all ranks together have `everywhere` samples.
     fn step(
         &mut self,
-        batches: (&mut Batches<F>, &mut Batch<F>),
+        loaded: Loaded<'_, '_, F>,
         input: StepInput,
         everywhere: u64,
         scaler: Option<GradScaler>,
@@ -83,6 +92,11 @@ pub(super) trait TrainingRank<F: Float> {
     /// After a step under a loss scale: undoes a skipped step's changes of the hook's state, and multiplies that state, which is in
     /// units of the scale, by the factor by which the scale has changed.
     fn after_scaled(&mut self, skipped: bool, by: f64);
+
+    /// By which path gradients are summed on GPUs, and why.
+    fn exchange(&self) -> Option<String> {
+        None
+    }
 
     /// The memory that this rank holds between two steps.
     fn memory(&mut self) -> MemoryUse;

@@ -12,6 +12,7 @@
 //! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process over its GPUs |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | machines without NCCL, and the shim |
 
+use super::host::over_host;
 use super::shared::{Shared, SharedCall, together};
 use crate::driver::failed;
 use crate::nccl::{self, NcclComm, NcclLibrary};
@@ -97,6 +98,8 @@ pub struct DeviceGroup<'a> {
     /// Whether any sum was queued since the last [`DeviceGroup::join`].
     forked: bool,
     deadline: Duration,
+    /// Why `auto` did not take NCCL.
+    why: Option<String>,
 }
 
 impl<'a> DeviceGroup<'a> {
@@ -113,12 +116,14 @@ impl<'a> DeviceGroup<'a> {
         let grouped = comm.into();
         let comm: &Communicator = &grouped;
         let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
+        let why = match way {
+            ReducePath::Auto if comm.size() > 1 => unfit(comm, &queue)?,
+            _ => None,
+        };
         let over = match way {
             _ if comm.size() == 1 => Over::Nobody,
             ReducePath::Host => Over::Host,
-            ReducePath::Auto if nccl_fits(comm, &queue)? => {
-                Over::Nccl(Box::new(join(comm, &queue, deadline)?))
-            }
+            ReducePath::Auto if why.is_none() => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             ReducePath::Auto | ReducePath::Device => match together(comm, &queue)? {
                 true => Over::Device(Box::new(Shared::new(comm, &queue, &marks.0)?)),
                 false if way == ReducePath::Auto => Over::Host,
@@ -131,7 +136,7 @@ impl<'a> DeviceGroup<'a> {
             ReducePath::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             ReducePath::Scheduled => Over::Scheduled(Box::new(join(comm, &queue, deadline)?)),
         };
-        Ok(DeviceGroup { comm: grouped, queue, over, marks, forked: false, deadline })
+        Ok(DeviceGroup { comm: grouped, queue, over, marks, forked: false, deadline, why })
     }
 
     /// The stream on which sums run.
@@ -145,19 +150,33 @@ impl<'a> DeviceGroup<'a> {
         matches!(&self.over, Over::Device(shared) if shared.is_lent())
     }
 
+    /// Whether ranks of this group share a GPU over NCCL.
+    pub fn shares_gpu(&self) -> bool {
+        matches!(&self.over, Over::Nccl(comm) | Over::Scheduled(comm) if comm.shares_gpu())
+    }
+
     /// The number of ranks of the group.
     pub fn ranks(&self) -> u32 {
         self.comm.size()
     }
 
-    /// A name for the path of the sums, for messages.
-    pub fn name(&self) -> &'static str {
-        match self.over {
-            Over::Nobody => "no other rank",
-            Over::Nccl(_) => "NCCL's all-reduce",
-            Over::Scheduled(_) => "a scheduled all-reduce over NCCL",
-            Over::Device(_) => "a fused kernel over all ranks' buffers",
-            Over::Host => "the host's all-reduce",
+    /// The path of the sums in words, with the version of NCCL if it is NCCL, and why it was taken.
+    pub fn described(&self) -> String {
+        let version = |comm: &NcclComm| match comm.version() {
+            Ok((major, minor, patch)) => format!("NCCL {major}.{minor}.{patch}"),
+            Err(_) => "NCCL".into(),
+        };
+        let path = match &self.over {
+            Over::Nobody => return "one rank alone".into(),
+            Over::Nccl(comm) => format!("native {}", version(comm)),
+            Over::Scheduled(comm) => format!("schedules over {}", version(comm)),
+            Over::Device(_) => "device copies".into(),
+            Over::Host => "the host".into(),
+        };
+        match (&self.why, &self.over) {
+            (Some(why), _) => format!("{path}: {why}"),
+            (None, Over::Device(_) | Over::Host) => format!("{path}: the configuration chooses it"),
+            (None, _) => path,
         }
     }
 
@@ -367,10 +386,26 @@ impl DeviceGroup<'_> {
     /// # Errors
     /// The deadline, with the ranks that may have caused it; a failure that NCCL or the driver reported.
     pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
+        self.wait_watching(queue, what, &mut || Ok(()))
+    }
+
+    /// [`DeviceGroup::wait`], which also ends with the first error of `watch`: the failures of other groups that the work needs.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::wait`], and of `watch`.
+    pub fn wait_watching(
+        &mut self,
+        queue: &Queue,
+        what: &str,
+        watch: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
-            return comm.wait_for(queue, what);
+            return comm.wait_watching(queue, what, watch);
         }
-        let idle = || queue.machine().idle(queue.stream()).map_err(failed);
+        let idle = || match queue.machine().idle(queue.stream()).map_err(failed)? {
+            true => Ok(true),
+            false => watch().map(|()| false),
+        };
         if nccl::until(self.deadline, idle)? {
             return Ok(());
         }
@@ -378,6 +413,24 @@ impl DeviceGroup<'_> {
         let shared = matches!(self.over, Over::Device(_));
         let suspects = (0..self.comm.size()).map(Rank).filter(|other| shared && *other != rank).collect();
         Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
+    }
+
+    /// Checks once whether NCCL has found a failure of this group.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn poll(&mut self, what: &str) -> Result<()> {
+        match &mut self.over {
+            Over::Nccl(comm) | Over::Scheduled(comm) => comm.poll(what),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that all work of this group that was queued so far is done.
+    pub fn settled(&mut self) {
+        if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
+            comm.settled();
+        }
     }
 
     /// Aborts this rank's part in sums in flight, so that no kernel of this rank waits for ever. A communicator that only this group uses
@@ -395,12 +448,16 @@ fn shared_call(collective: Collective, dtype: DType, op: ReduceOp) -> SharedCall
     SharedCall { collective, dtype, op, root: Rank(0) }
 }
 
-/// Whether every rank has NCCL and a separate GPU. Where ranks share a GPU, one rank's kernel can wait for another rank whose driver call
-/// waits for this kernel, even if NCCL allows sharing: on an H200, training on 2 ranks hung.
-fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
+/// Why the ranks do not use NCCL; `None` if every rank has NCCL and a separate GPU. Where ranks share a GPU, one rank's kernel can wait for
+/// another rank whose driver call waits for this kernel, even if NCCL allows sharing: on an H200, training on 2 ranks hung.
+fn unfit(mut comm: &Communicator, queue: &Queue) -> Result<Option<String>> {
     let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);
-    Ok(presence.lacks.is_none() && (careless || presence.on_one_gpu.is_none()))
+    Ok(match (presence.lacks, presence.on_one_gpu) {
+        (Some(rank), _) => Some(format!("rank {rank} has no NCCL; `allfold doctor` there says why")),
+        (None, Some((a, b))) if !careless => Some(format!("ranks {a} and {b} share a GPU")),
+        _ => None,
+    })
 }
 
 pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
@@ -427,42 +484,4 @@ pub(super) fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) 
     let divide = collective.reduces() && op == ReduceOp::Avg;
     comm.enter_schedule(count as usize, dtype, op)?;
     nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
-}
-
-/// Reduces `data` by copies to host memory: a reduce to its root; a reduce-scatter into `block`.
-pub(super) fn over_host(
-    comm: &Communicator,
-    queue: &Queue,
-    call: SharedCall,
-    (data, block): (Slice<'_>, Slice<'_>),
-) -> Result<()> {
-    fn of<T: crate::Element>(
-        comm: &Communicator,
-        queue: &Queue,
-        call: SharedCall,
-        (data, block): (Slice<'_>, Slice<'_>),
-    ) -> Result<()> {
-        let mut values: Vec<T> = queue.download(data).map_err(failed)?;
-        match call.collective {
-            Collective::AllReduce => comm.all_reduce(&mut values, call.op)?,
-            Collective::Reduce => comm.reduce(&mut values, call.op, call.root)?,
-            _ => {
-                let mut own = values[..values.len() / comm.size() as usize].to_vec();
-                comm.reduce_scatter(&values, &mut own, call.op)?;
-                return queue.write(block, &own).map_err(failed);
-            }
-        }
-        queue.write(data, &values).map_err(failed)
-    }
-    match call.dtype {
-        DType::F32 => of::<f32>(comm, queue, call, (data, block)),
-        DType::F64 => of::<f64>(comm, queue, call, (data, block)),
-        DType::F16 => of::<allfold_kernels::f16>(comm, queue, call, (data, block)),
-        DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, call, (data, block)),
-        DType::I32 => of::<i32>(comm, queue, call, (data, block)),
-        DType::I64 => of::<i64>(comm, queue, call, (data, block)),
-        other => Err(Error::Argument(format!(
-            "GPUs cannot reduce {other} over the host; use f64, f32, f16, bf16, i32 or i64"
-        ))),
-    }
 }

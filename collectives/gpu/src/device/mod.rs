@@ -14,6 +14,7 @@
 
 mod fused;
 mod group;
+mod host;
 mod job;
 mod messages;
 mod point_to_point;

@@ -106,6 +106,24 @@ impl<'a> DeviceMessages<'a> {
         Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new(), expected: Vec::new() })
     }
 
+    /// Checks once whether NCCL has found a failure of this group.
+    ///
+    /// # Errors
+    /// The failure.
+    pub fn poll(&mut self, what: &str) -> Result<()> {
+        match &mut self.over {
+            Over::Nccl(comm) => comm.poll(what),
+            Over::Device | Over::Host => Ok(()),
+        }
+    }
+
+    /// Notes that all messages that were queued so far are done.
+    pub fn settled(&mut self) {
+        if let Over::Nccl(comm) = &mut self.over {
+            comm.settled();
+        }
+    }
+
     /// The stream of NCCL's messages.
     pub fn queue(&self) -> &Queue {
         &self.queue

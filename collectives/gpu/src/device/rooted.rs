@@ -1,6 +1,7 @@
 //! Collectives of a device group with a root: the rank that receives the data of all ranks, or sends data to all ranks.
 
-use super::group::{DeviceGroup, Over, over_host, scheduled};
+use super::group::{DeviceGroup, Over, scheduled};
+use super::host::over_host;
 use super::shared::SharedCall;
 use crate::driver::failed;
 use crate::{Collective, Communicator, DType, Error, Rank, ReduceOp, Result};

@@ -15,7 +15,7 @@ pub struct NcclCall<'a> {
     pub op: ReduceOp,
     /// The root, for collectives that have one.
     pub root: Rank,
-    /// The rank's input; ignored by a broadcast, which is in place over `output`, and on ranks that give no input.
+    /// The rank's input; ignored on ranks that give no input.
     pub input: Slice<'a>,
     /// The rank's result; not written on a rank without a result. In a reduce it has the input's length on every rank.
     pub output: Slice<'a>,
@@ -40,7 +40,7 @@ impl NcclComm {
         let is_root = self.rank() == root;
         match collective {
             Collective::AllReduce => self.all_reduce(dtype, op, input, output),
-            Collective::Broadcast => self.broadcast(output, root),
+            Collective::Broadcast => self.broadcast_into(input, output, root),
             Collective::Reduce => self.reduce(dtype, op, input, output, root),
             Collective::AllGather => self.all_gather(input, output),
             Collective::ReduceScatter => self.reduce_scatter(dtype, op, input, output),

@@ -42,9 +42,9 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Settings for calls that block until their work is queued (`blocking`), or that return immediately and are polled. All other
-    /// settings are left to NCCL.
-    pub fn new(blocking: bool) -> Config {
+    /// Settings for calls that block until their work is queued (`blocking`), or that return immediately and are polled, and the most
+    /// thread blocks of a kernel, if there is a limit. All other settings are left to NCCL.
+    pub fn new(blocking: bool, blocks: Option<u32>) -> Config {
         let (undefined, size) = (c_int::MIN, size_of::<Config>());
         Config {
             size,
@@ -53,7 +53,7 @@ impl Config {
             blocking: c_int::from(blocking),
             cga_cluster_size: undefined,
             min_ctas: undefined,
-            max_ctas: undefined,
+            max_ctas: blocks.map_or(undefined, |blocks| blocks as c_int),
             net_name: std::ptr::null(),
             split_share: undefined,
         }

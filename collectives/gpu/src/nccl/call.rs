@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NcclCall {
     AllReduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
-    Broadcast { data: u64, bytes: usize, root: c_int },
+    Broadcast { from: u64, into: u64, bytes: usize, root: c_int },
     Reduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int, root: c_int },
     AllGather { from: u64, into: u64, bytes: usize },
     ReduceScatter { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
@@ -54,8 +54,8 @@ impl NcclCall {
                 NcclCall::AllReduce { from: a, into: b, n, dtype, op } => {
                     (api.all_reduce)(from(a), into(b), n, dtype, op, comm, stream)
                 }
-                NcclCall::Broadcast { data, bytes, root } => {
-                    (api.broadcast)(from(data), into(data), bytes, BYTES, root, comm, stream)
+                NcclCall::Broadcast { from: a, into: b, bytes, root } => {
+                    (api.broadcast)(from(a), into(b), bytes, BYTES, root, comm, stream)
                 }
                 NcclCall::Reduce { from: a, into: b, n, dtype, op, root } => {
                     (api.reduce)(from(a), into(b), n, dtype, op, root, comm, stream)

@@ -75,6 +75,8 @@ pub struct NcclComm {
     pub(super) outstanding: u32,
     /// Whether a call has not returned from NCCL.
     pub(super) stuck: bool,
+    /// The limit of the thread blocks of its kernels, on a GPU that several ranks share.
+    pub(super) blocks: Option<u32>,
     /// The reason why the communicator has failed; `None` while it works.
     pub(super) broken: Option<String>,
 }
@@ -166,13 +168,11 @@ impl NcclComm {
             return Err(Error::Argument(format!("rank {rank} is outside the group, which has {size} ranks")));
         }
         let mut comm = NcclComm::held(api, std::ptr::null_mut(), queue, (rank, size), deadline)?;
+        comm.blocks = blocks;
         let place = Region::new();
         let (to, blocking) = (place.clone(), blocking(&comm.queue));
         let init = move |api: &Api, _: RawComm| {
-            let mut config = Config::new(blocking);
-            if let Some(blocks) = blocks {
-                config.max_ctas = blocks as c_int;
-            }
+            let mut config = Config::new(blocking, blocks);
             let (size, rank) = (size as c_int, rank.0 as c_int);
             // SAFETY: the closure keeps the place for the handle, and the settings live during the call.
             unsafe { (api.init)(to.address(), size, RawId(id.0), rank, &mut config) }
@@ -209,6 +209,7 @@ impl NcclComm {
             known: BTreeSet::new(),
             outstanding: 0,
             stuck: false,
+            blocks: None,
             broken: None,
         })
     }
@@ -229,6 +230,19 @@ impl NcclComm {
     /// The rank of this communicator handle.
     pub fn rank(&self) -> Rank {
         self.rank
+    }
+
+    /// Whether ranks share a GPU, so that the thread blocks of their kernels are limited.
+    pub(crate) fn shares_gpu(&self) -> bool {
+        self.blocks.is_some()
+    }
+
+    /// The version of the library, such as (2, 28, 3).
+    ///
+    /// # Errors
+    /// The library does not tell its version.
+    pub fn version(&self) -> Result<(i32, i32, i32)> {
+        api::supported(self.api)
     }
 
     /// The number of ranks.
@@ -329,17 +343,32 @@ impl NcclComm {
     /// # Errors
     /// The errors of [`NcclComm::wait`].
     pub fn wait_for(&mut self, queue: &Queue, what: &str) -> Result<()> {
+        self.wait_watching(queue, what, &mut || Ok(()))
+    }
+
+    /// [`NcclComm::wait_for`], which also ends with the first error of `watch`.
+    pub(crate) fn wait_watching(
+        &mut self,
+        queue: &Queue,
+        what: &str,
+        watch: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         self.whole()?;
         let done = until(self.deadline, || match (self.api.idle)(queue) {
             Ok(true) => Ok(true),
-            Ok(false) => self.poll(what).map(|()| false),
+            Ok(false) => self.poll(what).and_then(|()| watch()).map(|()| false),
             Err(error) => Err(self.give_up(self.at_fault(what, &error))),
         })?;
         if !done {
             return Err(self.late(what));
         }
-        self.outstanding = 0;
+        self.settled();
         Ok(())
+    }
+
+    /// Notes that all issued work is done, which the caller knows of a queue that has waited for it.
+    pub(crate) fn settled(&mut self) {
+        self.outstanding = 0;
     }
 
     /// Checks once whether NCCL has found a failure; work in flight continues.

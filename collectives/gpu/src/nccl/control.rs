@@ -41,6 +41,19 @@ impl Control for &Communicator {
     }
 }
 
+/// The error that names the rank to blame, if `error` names none: NCCL reports that some rank is late or lost without naming the rank, and
+/// the ranks' communicator knows it. Every rank that got such an error calls this.
+pub fn culprit(comm: &Communicator, error: Error) -> Error {
+    use Error::{Aborted, DeadlineExceeded, Nccl, NcclDeadline, PeerLost, Poisoned, QueueDeadline};
+    if !matches!(error, NcclDeadline { .. } | QueueDeadline { .. } | Nccl { .. }) {
+        return error;
+    }
+    match comm.barrier() {
+        Err(known @ (PeerLost { .. } | DeadlineExceeded { .. } | Aborted { .. } | Poisoned { .. })) => known,
+        _ => error,
+    }
+}
+
 /// The length in bytes of the text that describes a call.
 const SAID: usize = 160;
 

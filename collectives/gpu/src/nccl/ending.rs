@@ -74,9 +74,10 @@ impl NcclComm {
         make: impl FnOnce(&Api, RawComm, *mut RawComm, *mut Config) -> c_int + Send + 'static,
     ) -> Result<Option<NcclComm>> {
         let place = Region::new();
-        let (to, blocks) = (place.clone(), blocking(&self.queue));
+        // NCCL does not give the child its parent's limit.
+        let (to, blocking, blocks) = (place.clone(), blocking(&self.queue), self.blocks);
         let answer = self.blocking_call(what, move |api, parent| {
-            let mut config = Config::new(blocks);
+            let mut config = Config::new(blocking, blocks);
             let answer = make(api, parent, to.address(), &mut config);
             // NCCL may store the handle at any time after its call has returned, so the place for it is never freed.
             std::mem::forget(to);
@@ -94,7 +95,8 @@ impl NcclComm {
             return Err(self.late(what));
         }
         let at = (self.rank, self.size);
-        let child = NcclComm::held(self.api, place.get(), self.queue.clone(), at, self.deadline)?;
+        let mut child = NcclComm::held(self.api, place.get(), self.queue.clone(), at, self.deadline)?;
+        child.blocks = self.blocks;
         child.made(what, IN_PROGRESS).map(Some)
     }
 

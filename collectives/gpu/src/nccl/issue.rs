@@ -67,6 +67,14 @@ impl NcclComm {
         self.issue(what)
     }
 
+    /// Issues the calls of a body as one group, which NCCL starts together.
+    ///
+    /// # Errors
+    /// The errors of the body's calls.
+    pub fn grouped(&mut self, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<()> {
+        self.group("issue a group", body)
+    }
+
     /// NCCL's own estimate of the time of a body's calls as a group, in microseconds; nothing is run.
     /// # Errors
     /// NCCL is older than 2.22, or gave no estimate.

@@ -41,9 +41,9 @@ mod tests;
 pub use any::{NcclCall, has};
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
-pub use control::{Alone, Control};
+pub use control::{Alone, Control, culprit};
 pub(crate) use deadline::until;
 pub(crate) use presence::NcclLibrary;
 pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
-pub use standin::{PeerLoss, StandIn, stand_in};
+pub use standin::{PeerLoss, StandIn, across_processes, stand_in};

@@ -61,9 +61,19 @@ impl NcclComm {
     /// # Errors
     /// The errors of [`NcclComm::all_reduce`].
     pub fn broadcast(&mut self, data: Slice<'_>, root: Rank) -> Result<()> {
-        let (root, n) = (self.peer(root)?, data.len());
+        self.broadcast_into(data, data, root)
+    }
+
+    /// Broadcast: `output` of every rank becomes the root's `input`.
+    ///
+    /// # Errors
+    /// The errors of [`NcclComm::all_reduce`].
+    pub fn broadcast_into(&mut self, input: Slice<'_>, output: Slice<'_>, root: Rank) -> Result<()> {
+        let (root, n) = (self.peer(root)?, output.len());
+        want("the input of a broadcast", input, n)?;
         self.enter(Some(("broadcast", n, BYTES, root)), || format!("broadcast({n} bytes, root {root})"))?;
-        self.take("issue a broadcast", NcclCall::Broadcast { data: data.address(), bytes: n, root })
+        let (from, into) = (input.address(), output.address());
+        self.take("issue a broadcast", NcclCall::Broadcast { from, into, bytes: n, root })
     }
 
     /// Reduce: the root's `output` becomes the reduction of all inputs.

@@ -5,6 +5,7 @@
 use super::api::{self, Api};
 use super::control::Control;
 use crate::{Error, Rank, Result};
+use allfold_base::fnv1a;
 use allfold_cuda::Queue;
 #[cfg(any(test, feature = "testing"))]
 use allfold_standin::Shim;
@@ -38,7 +39,7 @@ impl NcclLibrary {
     /// The library for a queue: the NCCL stand-in if the queue is on the shim, otherwise this machine's NCCL.
     pub fn of(queue: &Queue) -> NcclLibrary {
         #[cfg(any(test, feature = "testing"))]
-        if Shim::of(queue.machine().as_ref()).is_some() {
+        if Shim::of(queue.machine().as_ref()).is_some() || super::standin::spans_processes() {
             let options = super::standin::options(queue.machine());
             return NcclLibrary::new(Ok(super::standin::table(&options)), options.shares);
         }
@@ -95,8 +96,12 @@ impl NcclLibrary {
     }
 }
 
-/// The identity of this host: the kernel's boot id, or zeros if there is none.
-fn host() -> [u8; 16] {
+/// The identity of this host, as NCCL tells hosts apart: by the variable `NCCL_HOSTID` where it is set, otherwise by the kernel's boot
+/// id; zeros if there is none.
+pub(super) fn host() -> [u8; 16] {
+    if let Some(name) = std::env::var_os("NCCL_HOSTID").filter(|name| !name.is_empty()) {
+        return (u128::from(fnv1a(name.as_encoded_bytes())) << 1 | 1).to_le_bytes();
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();
     let mut id = [0; 16];

@@ -39,13 +39,16 @@ impl Setup {
 pub struct Breakdown {
     /// Preparation of the batch.
     pub data_us: f64,
-    /// The forward pass and the loss.
+    /// The forward pass and the loss; null where it is not timed alone, as on GPUs.
+    #[serde(deserialize_with = "number")]
     pub forward_us: f64,
-    /// The backward pass.
+    /// The backward pass; on GPUs the whole step but the preparation of the batch.
     pub backward_us: f64,
-    /// Waiting for communication that the backward pass did not hide.
+    /// Waiting for communication that the backward pass did not hide; null where it is not timed alone, as on GPUs.
+    #[serde(deserialize_with = "number")]
     pub exposed_us: f64,
-    /// The optimiser's step.
+    /// The optimiser's step; null where it is not timed alone, as on GPUs.
+    #[serde(deserialize_with = "number")]
     pub optimiser_us: f64,
 }
 
@@ -225,6 +228,9 @@ pair! {
         /// GPUs, whose first steps compile kernels, search for the fastest algorithms and capture graphs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steady_samples_per_s: Option<f64>,
+        /// The path by which GPUs summed gradients, with the version of NCCL if it is NCCL, and why; only of runs on GPUs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exchange: Option<String>,
         /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
         warmup_steps: u64,
         /// Mean time of a step, in microseconds.
@@ -296,8 +302,12 @@ pair! {
         time_us: f64,
         /// Standard error of `time_us`; 0 where there is none.
         time_error_us: f64,
-        /// Waiting for communication that the backward pass did not hide, in microseconds.
+        /// Waiting for communication that the backward pass did not hide, in microseconds; null where it is not measured, as on GPUs.
+        #[serde(deserialize_with = "number")]
         exposed_us: f64,
+        /// The path by which GPUs summed gradients; only of measured points on GPUs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        exchange: Option<String>,
         /// Training samples per second, over all ranks, in the same steps.
         samples_per_s: f64,
         /// The rate of a rank relative to that in the point of the fewest ranks that fits in memory, which is one rank where it fits:

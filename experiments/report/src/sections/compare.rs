@@ -233,7 +233,7 @@ fn parts(breakdown: &Breakdown) -> Vec<(String, f64)> {
         ("update", optimiser_us),
         ("data", data_us),
     ];
-    named.map(|(name, us)| (name.to_string(), us)).to_vec()
+    named.into_iter().filter(|(_, us)| !us.is_nan()).map(|(name, us)| (name.to_string(), us)).collect()
 }
 
 fn classes(memory: &RankMemory) -> Vec<(String, f64)> {

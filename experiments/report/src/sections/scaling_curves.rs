@@ -227,6 +227,7 @@ mod tests {
                 time_us: 1.0,
                 time_error_us: 0.0,
                 exposed_us: 0.0,
+                exchange: None,
                 samples_per_s: $rate,
                 efficiency: $efficiency,
                 engines: Vec::new(),

@@ -10,6 +10,8 @@ use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_cli::output::RunOutput;
+use allfold_collectives::environment::Environment;
+use allfold_collectives::{Communicator, Joining, ReduceOp};
 use allfold_report::format::counted;
 use allfold_report::sizes::RankCounts;
 use std::path::PathBuf;
@@ -88,11 +90,30 @@ pub fn run(args: &Args) -> CommandResult {
     if trains && args.sim_ranks.is_some_and(|on_virtual_clock| on_virtual_clock > 0) {
         scaling.check_virtual_clock()?;
     }
-    let gpus = if trains { scaling.gpus()? } else { None };
+    let job = match job(ranks, trains)? {
+        Some((job, of)) => {
+            enough_gpus(&scaling, &job, &of)?;
+            Some(job)
+        }
+        None => None,
+    };
+    let reports = job.as_ref().is_none_or(|job| job.rank().0 == 0);
+    let gpus = match &job {
+        Some(job) => Some(job.size()),
+        None if trains => scaling.gpus()?,
+        None => None,
+    };
+    let scaling = match job {
+        Some(job) => scaling.within(job),
+        None => scaling,
+    };
     let on_virtual_clock = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
     memory::threads(on_virtual_clock)?;
     scaling.check_faults(ranks, on_virtual_clock)?;
-    let mut output = RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
+    let mut output = match reports {
+        true => RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?,
+        false => RunOutput::silent(Some(scaling.config.seed)),
+    };
     args.html.iter().try_for_each(|path| output.will_write(path))?;
     output.check_text()?;
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {
@@ -105,8 +126,44 @@ pub fn run(args: &Args) -> CommandResult {
     notes::notes(&scaling.config, &scaling.devices, ranks)
         .into_iter()
         .try_for_each(|note| output.say(note))?;
-    if let Some(path) = &args.html {
+    if let Some(path) = args.html.as_ref().filter(|_| reports) {
         page::write(path, &mut output)?;
     }
     output.close()
+}
+
+/// The job on whose ranks points are measured, if a launcher has started this process as one of several.
+///
+/// # Errors
+/// A number of ranks that the job does not have; ranks that cannot connect.
+fn job(ranks: &RankCounts, trains: bool) -> CommandResult<Option<(Communicator, Environment)>> {
+    let Some(found) = Environment::detect().map_err(CommandError::usage)?.filter(|job| job.world_size > 1)
+    else {
+        return Ok(None);
+    };
+    if !trains {
+        return Err(CommandError::usage("--modeled-only trains nothing: run it without the launcher"));
+    }
+    let (most, size) = (ranks.greatest(), found.world_size);
+    if most > size {
+        return Err(CommandError::usage(format!(
+            "--ranks {most} is a point of more ranks than the {size} of this job: leave it out, or start {most} ranks"
+        )));
+    }
+    Ok(Some((Communicator::join(&found, Joining::from_env()?)?, found)))
+}
+
+/// Refuses a job in which several ranks of some host would share a GPU.
+fn enough_gpus(scaling: &Scaling, job: &Communicator, of: &Environment) -> CommandResult {
+    let Some(gpus) = scaling.gpus()? else { return Ok(()) };
+    let mut short = [i64::from(of.local_rank >= gpus)];
+    job.all_reduce(&mut short, ReduceOp::Max)?;
+    match short {
+        [0] => Ok(()),
+        _ => Err(CommandError::usage(format!(
+            "{} of a host would share {}; start at most one rank per GPU",
+            counted(of.local_world_size as usize, "rank"),
+            counted(gpus as usize, "GPU")
+        ))),
+    }
 }

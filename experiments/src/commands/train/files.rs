@@ -33,9 +33,7 @@ pub fn plot_and_trace(
     if let Some(path) = &args.trace {
         match place {
             LaunchMode::Sim(_) => trace::activities(path, &trained.timeline)?,
-            LaunchMode::Threads(_) | LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
-                one_step(path, args, trained)?
-            }
+            _ => one_step(path, args, trained)?,
         }
     }
     Ok(())
@@ -54,7 +52,7 @@ pub fn records(
     let (backend, measured) = place.kind();
     match place {
         LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
-        LaunchMode::Process(_) => keep(output, &trained.measured_over_tcp(config))?,
+        LaunchMode::Process(_) | LaunchMode::Joined(_) => keep(output, &trained.measured_over_tcp(config))?,
         LaunchMode::Mpi(..) => keep(output, &trained.measured_over_mpi(config))?,
         LaunchMode::Sim(_) => keep(output, &trained.simulated(config))?,
     }
@@ -74,9 +72,9 @@ pub fn records(
 
 /// The file for the profile of this process's ranks: `path`, or, where a process has one of the ranks, with the rank in its name.
 pub fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
-    match place {
-        LaunchMode::Threads(_) | LaunchMode::Sim(_) => path.to_path_buf(),
-        LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
+    match place.is_one_rank() {
+        false => path.to_path_buf(),
+        true => {
             let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
             path.with_extension(format!("{}.{ending}", place.first_rank()))
         }

@@ -203,7 +203,7 @@ fn heed(config: &Config, place: &LaunchMode, last: impl FnOnce() + Send + 'stati
         }
         LaunchMode::Mpi(..) if saves => interruption::listen(more),
         // mpirun ends the ranks.
-        LaunchMode::Mpi(..) => {}
+        LaunchMode::Mpi(..) | LaunchMode::Joined(_) => {}
     }
     let waits = saves || matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_));
     waits.then_some(stopping)

@@ -14,15 +14,23 @@ use std::path::Path;
 
 /// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
 ///
-/// `parameters` are the elements of all parameters, and of those that are trained.
-pub fn heading(config: &Config, [all, trained]: [usize; 2], ranks: u32, clock: &str) -> String {
-    let batch = config.training.batch;
+/// `parameters` are the elements of all parameters, and of those that are trained; `batch` are the samples of a rank in a step, which may be
+/// fewer than `training.batch`.
+pub fn heading(
+    config: &Config,
+    [all, trained]: [usize; 2],
+    (ranks, batch): (u32, usize),
+    clock: &str,
+) -> String {
+    let asked = config.training.batch;
+    let too_few = format!(" ({asked} in the configuration, for which there are too few samples)");
     format!(
-        "{} with {all} parameters{}, {}, {}, batch {batch} each{}; {clock}",
+        "{} with {all} parameters{}, {}, {}, batch {batch} each{}{}; {clock}",
         config.model.name,
         if trained < all { format!(", {trained} of them trained") } else { String::new() },
         config.strategy,
         counted(ranks as usize, "rank"),
+        if batch < asked { &too_few } else { "" },
         match batch.div_ceil(config.micro_batch(batch)) {
             1 => String::new(),
             more => format!(" in {more} micro-batches"),
@@ -140,18 +148,13 @@ fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
         time(error_us)
     ))?;
     let parts = trained.breakdown();
-    // One rank communicates with nobody: its exposed time is the time between two readings of the clock.
-    let exposed = match trained.ranks {
-        1 => String::new(),
-        _ => format!("exposed communication {}, ", time(parts.exposed_us)),
-    };
-    output.say(format!(
-        "  data {}, forward {}, backward {}, {exposed}optimiser {}",
-        time(parts.data_us),
-        time(parts.forward_us),
-        time(parts.backward_us),
-        time(parts.optimiser_us)
-    ))?;
+    if let Some(exchange) = &trained.result.exchange {
+        let (data, rest) = (time(parts.data_us), time(parts.backward_us));
+        output.say(format!("  data {data}, forward, backward, exchange and optimiser on the GPU {rest}"))?;
+        output.say(format!("gradients summed by {exchange}"))?;
+    } else {
+        spent(trained, output)?;
+    }
     if let Some(held) = trained.memory() {
         output.say(format!(
             "rank 0 holds: parameters {}, gradients {}, optimiser {}, buckets {}, statistics {}, activations {}",
@@ -164,6 +167,23 @@ fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
         ))?;
     }
     Ok(())
+}
+
+/// How the time of a step on the CPU is spent.
+fn spent(trained: &Trained, output: &mut RunOutput) -> CommandResult {
+    let parts = trained.breakdown();
+    // One rank communicates with nobody: its exposed time is the time between two readings of the clock.
+    let exposed = match trained.ranks {
+        1 => String::new(),
+        _ => format!("exposed communication {}, ", time(parts.exposed_us)),
+    };
+    output.say(format!(
+        "  data {}, forward {}, backward {}, {exposed}optimiser {}",
+        time(parts.data_us),
+        time(parts.forward_us),
+        time(parts.backward_us),
+        time(parts.optimiser_us)
+    ))
 }
 
 /// Why the run ended before all its epochs, and which epoch was the best; `None` if the run compares no scores.
@@ -203,11 +223,16 @@ mod tests {
                 c.training.accumulate = accumulate;
             })
         };
-        let said = |accumulate, parameters| heading(&config(accumulate), parameters, 1, "measured");
+        let said = |accumulate, parameters| heading(&config(accumulate), parameters, (1, 16), "measured");
         assert_eq!(said(1, [9, 9]), "cnn with 9 parameters, ddp, 1 rank, batch 16 each; measured");
         assert_eq!(
             said(4, [9, 3]),
             "cnn with 9 parameters, 3 of them trained, ddp, 1 rank, batch 16 each in 4 micro-batches; measured"
+        );
+        let few = heading(&config(1), [9, 9], (4, 10), "measured");
+        assert_eq!(
+            few,
+            "cnn with 9 parameters, ddp, 4 ranks, batch 10 each (16 in the configuration, for which there are too few samples); measured"
         );
         // As many as have samples.
         assert!(said(7, [9, 9]).contains(" in 6 micro-batches; "));

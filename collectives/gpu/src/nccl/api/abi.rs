@@ -29,7 +29,7 @@ fn layouts(all: &mut Assertions) {
     all.only_if("NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 0)", |all| {
         all.size("ncclConfig_t", size_of::<Config>());
     });
-    let ours = Config::new(false);
+    let ours = Config::new(false, None);
     all.given("constexpr ncclConfig_t config = NCCL_CONFIG_INITIALIZER;");
     all.value("config.magic", i64::from(ours.magic));
     all.value("config.minCTAs", i64::from(ours.min_ctas));

@@ -2,7 +2,7 @@
 
 use super::super::api::{Answer, IN_PROGRESS, SUCCESS, SimInfo};
 use super::kernel::{self, Op};
-use super::world::{Comm, Link};
+use super::world::{Comm, Event, Link};
 use super::{INVALID_USAGE, REMOTE_ERROR};
 use allfold_base::lock;
 use std::cell::RefCell;
@@ -124,13 +124,7 @@ fn connect(comm: &Arc<Comm>, ops: &[Op]) -> Result<(), Answer> {
         Link::Pair { from, to } => vec![from, to],
         Link::All { .. } => (0..comm.group.size).collect(),
     };
-    {
-        let mut state = lock(&comm.group.state);
-        for link in &new {
-            state.links.entry(*link).or_default().insert(comm.rank);
-        }
-    }
-    comm.group.changed.notify_all();
+    new.iter().for_each(|link| comm.group.tell(comm.rank, Event::Calls(*link)));
     let told = comm.group.options.lost == super::PeerLoss::Told;
     comm.await_all(|state| {
         let missing = |link: &Link| {

@@ -3,16 +3,16 @@
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
 use super::options::PeerLoss;
-use super::traffic::{Entry, Gathering, Said, SentMessage};
-use super::world::{Comm, Link, State, stream};
+use super::traffic::{Entry, Said};
+use super::world::{Comm, Event, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
 use allfold_base::lock;
 use allfold_cuda::MemoryAccess;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
-use allfold_standin::{Foreign, Poll, Progress, Shim};
+use allfold_standin::{Foreign, Poll, Progress, Shim, standin_foreign};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The size in bytes above which a collective uses another algorithm, with connections of its own.
 const LARGE: usize = 64 << 10;
@@ -26,9 +26,20 @@ pub(super) enum Op {
 
 /// An operation of a kernel that is not done.
 enum Pending {
-    Meet { at: u64, into: u64 },
-    Sent { to: usize, taken: Arc<AtomicBool> },
-    Receive { into: u64, bytes: usize, of: usize },
+    Meet {
+        at: u64,
+        into: u64,
+    },
+    /// The message of this number to a rank, counted from 1.
+    Sent {
+        to: usize,
+        nth: u64,
+    },
+    Receive {
+        into: u64,
+        bytes: usize,
+        of: usize,
+    },
 }
 
 impl Op {
@@ -104,7 +115,6 @@ impl Said {
 /// Queues a group of operations on a stream.
 pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     let Some((machine, at)) = stream(handle) else { return INVALID_ARGUMENT };
-    let Some(shim) = Shim::of(machine.as_ref()) else { return INVALID_ARGUMENT };
     let accesses = ops.iter().flat_map(|op| op.accesses(comm)).filter(|access| access.bytes > 0).collect();
     let (of, ops) = (comm.clone(), Arc::<[Op]>::from(ops));
     let start = move |replayed: bool| {
@@ -124,7 +134,11 @@ pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     let held = Arc::strong_count(&comm.graphs);
     let (start, graphs) = (Arc::new(start), comm.graphs.clone());
     comm.outstanding.fetch_add(1, Ordering::AcqRel);
-    let given = shim.give_foreign(at, Foreign { name: "a kernel of NCCL's", accesses, start, graphs });
+    let foreign = Foreign { name: "a kernel of NCCL's", accesses, start, graphs };
+    let given = match Shim::of(machine.as_ref()) {
+        Some(shim) => shim.give_foreign(at, foreign),
+        None => machine.native(at).and_then(|handle| standin_foreign(handle, foreign)),
+    };
     if given.is_err() || Arc::strong_count(&comm.graphs) > held {
         // No kernel runs: the stream refused it, or recorded it in a capture, which retains the communicator.
         comm.outstanding.fetch_sub(1, Ordering::AcqRel);
@@ -137,22 +151,27 @@ fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
     if comm.is_aborted() {
         return Vec::new();
     }
-    let mut state = lock(&comm.group.state);
-    let State { begun, gatherings, mail, .. } = &mut *state;
     let pending = ops.iter().map(|op| match *op {
         Op::Meet { said, from, into } => {
-            let at = begun.entry(comm.rank).or_default();
-            *at += 1;
-            let empty = || Gathering { entries: (0..comm.group.size).map(|_| None).collect(), taken: 0 };
-            let gathering = gatherings.entry(*at).or_insert_with(empty);
-            gathering.entries[comm.rank] = Some((said, replayed, Arc::new(get(from, said.bytes))));
-            Pending::Meet { at: *at, into }
+            let at = {
+                let mut state = lock(&comm.group.state);
+                let begun = state.begun.entry(comm.rank).or_default();
+                *begun += 1;
+                *begun
+            };
+            let entry = (said, replayed, Arc::new(get(from, said.bytes)));
+            comm.group.tell(comm.rank, Event::Begins(at, entry));
+            Pending::Meet { at, into }
         }
         Op::Send { from, bytes, to } => {
-            let taken = Arc::new(AtomicBool::new(false));
-            let sent_message = SentMessage { bytes: get(from, bytes), taken: taken.clone() };
-            mail.entry((comm.rank, to)).or_default().push_back(sent_message);
-            Pending::Sent { to, taken }
+            let nth = {
+                let mut state = lock(&comm.group.state);
+                let sent = state.sent.entry((comm.rank, to)).or_default();
+                *sent += 1;
+                *sent
+            };
+            comm.group.tell(comm.rank, Event::Sends(to, get(from, bytes)));
+            Pending::Sent { to, nth }
         }
         Op::Receive { into, bytes, of } => Pending::Receive { into, bytes, of },
     });
@@ -170,17 +189,24 @@ fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
     let mut state = lock(&comm.group.state);
     let (mut lost, mut wrong) = (false, None);
     // Receives from one peer are served in order.
-    let mut blocked = Vec::new();
+    let (mut blocked, mut received) = (Vec::new(), Vec::new());
     pending.retain(|operation| {
         let outcome = match operation {
             Pending::Meet { at, into } => meet(comm, &mut state, *at, *into),
-            Pending::Sent { to, taken } if !taken.load(Ordering::Acquire) => Outcome::Waits(vec![*to]),
-            Pending::Sent { .. } => Outcome::Done,
+            Pending::Sent { to, nth } => match state.taken.get(&(comm.rank, *to)) {
+                Some(taken) if taken >= nth => Outcome::Done,
+                _ => Outcome::Waits(vec![*to]),
+            },
             Pending::Receive { of, .. } if blocked.contains(of) => Outcome::Waits(vec![*of]),
             Pending::Receive { into, bytes, of } => receive(comm, &mut state, *of, *into, *bytes),
         };
         match outcome {
-            Outcome::Done => false,
+            Outcome::Done => {
+                if let Pending::Receive { of, .. } = operation {
+                    received.push(*of);
+                }
+                false
+            }
             Outcome::Waits(peers) => {
                 lost |= peers.iter().any(|peer| state.gone.contains(peer));
                 if let Pending::Receive { of, .. } = operation {
@@ -194,6 +220,8 @@ fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
             }
         }
     });
+    drop(state);
+    received.into_iter().for_each(|from| comm.group.tell(comm.rank, Event::Takes(from)));
     if lost && comm.group.options.lost == PeerLoss::Told {
         comm.state.store(REMOTE_ERROR, Ordering::Release);
     }
@@ -231,26 +259,25 @@ fn meet(comm: &Comm, state: &mut State, at: u64, into: u64) -> Outcome {
     let inputs: Vec<Arc<Vec<u8>>> = entries.iter().map(|entry| entry.2.clone()).collect();
     put(into, &entries[0].0.of(comm.rank, &inputs));
     gathering.taken += 1;
-    if gathering.taken == comm.group.size {
+    if gathering.taken == comm.group.here() {
         state.gatherings.remove(&at);
     }
     Outcome::Done
 }
 
 fn receive(comm: &Comm, state: &mut State, of: usize, into: u64, bytes: usize) -> Outcome {
-    let sent_messages = state.mail.entry((of, comm.rank)).or_default();
-    match sent_messages.front() {
+    let messages = state.mail.entry((of, comm.rank)).or_default();
+    match messages.front() {
         None => Outcome::Waits(vec![of]),
-        Some(sent_message) if sent_message.bytes.len() != bytes => {
-            let (sent, rank) = (sent_message.bytes.len(), comm.rank);
+        Some(message) if message.len() != bytes => {
+            let (sent, rank) = (message.len(), comm.rank);
             Outcome::Wrong(format!(
                 "ranks disagree: rank {of} sends {sent} bytes, rank {rank} receives {bytes}"
             ))
         }
-        Some(sent_message) => {
-            put(into, &sent_message.bytes);
-            sent_message.taken.store(true, Ordering::Release);
-            sent_messages.pop_front();
+        Some(message) => {
+            put(into, message);
+            messages.pop_front();
             Outcome::Done
         }
     }

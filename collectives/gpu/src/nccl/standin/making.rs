@@ -1,10 +1,13 @@
 //! The NCCL stand-in's init, split and shrink.
 
 use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
-use super::options::options;
-use super::world::{Comm, Group, current, on};
-use super::{INVALID_ARGUMENT, INVALID_USAGE};
+use super::super::presence::host;
+use super::options::{options, spans_processes};
+use super::wire::{self, Wire};
+use super::world::{Comm, Event, Group, current, on};
+use super::{INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR};
 use allfold_base::lock;
+use allfold_cuda::CudaMachine;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -18,10 +21,15 @@ const UNLIMITED: u32 = 64;
 /// Communicators that ranks are joining, by the number in their unique id.
 static JOINING: Mutex<BTreeMap<u64, Arc<Group>>> = Mutex::new(BTreeMap::new());
 
+/// The id holds a number, and for ranks that are processes the port at which this process connects them.
 pub(super) unsafe extern "C" fn get_unique_id(id: *mut RawId) -> Answer {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0; 128];
     bytes[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    if spans_processes() {
+        let Ok(port) = wire::serve() else { return INTERNAL_ERROR };
+        bytes[8..10].copy_from_slice(&port.to_le_bytes());
+    }
     // SAFETY: the caller promises that the argument points to one id.
     unsafe { *id = RawId(bytes) };
     SUCCESS
@@ -39,8 +47,17 @@ pub(super) unsafe extern "C" fn init(
     let mut number = [0; 8];
     number.copy_from_slice(&id.0[..8]);
     let number = u64::from_le_bytes(number);
-    let made = || Group::new(size as usize, options(&place.machine));
-    let group = lock(&JOINING).entry(number).or_insert_with(made).clone();
+    let of = options(&place.machine);
+    let group = match u16::from_le_bytes([id.0[8], id.0[9]]) {
+        0 => {
+            let made = || Group::new(size as usize, of, None);
+            lock(&JOINING).entry(number).or_insert_with(made).clone()
+        }
+        port => match Wire::connect(port, (rank as usize, size as usize)) {
+            Ok(wire) => Group::new(size as usize, of, Some(wire)),
+            Err(_) => return SYSTEM_ERROR,
+        },
+    };
     // SAFETY: the caller promises that the settings live during the call.
     let (blocking, blocks) = unsafe { ((*config).blocking != 0, (*config).max_ctas) };
     let blocks = u32::try_from(blocks).unwrap_or(UNLIMITED);
@@ -59,9 +76,8 @@ pub(super) unsafe extern "C" fn init(
 /// for each other for ever; here the ranks are refused.
 fn join(comm: &Comm, blocks: u32) -> Answer {
     let (machine, device) = comm.device();
-    let (identity, size) = (machine.identity(device), comm.group.size);
-    lock(&comm.group.state).joined.insert(comm.rank, (identity, blocks));
-    comm.group.changed.notify_all();
+    let (identity, size) = (identity(&**machine, device), comm.group.size);
+    comm.group.tell(comm.rank, Event::Joined(identity, blocks));
     let all = comm.await_all(|state| (state.joined.len() == size).then(|| state.joined.clone()));
     match all {
         Err(answer) => answer,
@@ -72,6 +88,12 @@ fn join(comm: &Comm, blocks: u32) -> Answer {
             if refused { INVALID_USAGE } else { SUCCESS }
         }
     }
+}
+
+/// A GPU among those of all hosts, as NCCL tells hosts apart.
+fn identity(machine: &dyn CudaMachine, device: usize) -> [u8; 16] {
+    let (gpu, host) = (machine.identity(device), host());
+    std::array::from_fn(|at| gpu[at] ^ host[at])
 }
 
 /// Stores a handle at the caller's address.
@@ -92,7 +114,8 @@ fn child(
     place: impl FnOnce(&Comm) -> Result<Option<(Arc<Group>, usize)>, Answer> + Send + 'static,
 ) -> Answer {
     // SAFETY: `config` is null or points to settings that live during the call.
-    let blocking = unsafe { config.as_ref() }.map_or(parent.blocking, |config| config.blocking != 0);
+    let (blocking, blocks) = unsafe { config.as_ref() }
+        .map_or((parent.blocking, -1), |config| (config.blocking != 0, config.max_ctas));
     // SAFETY: the caller promises a place for a handle.
     unsafe { publish(out, std::ptr::null_mut()) };
     let (of, at) = (parent.clone(), out as usize);
@@ -101,8 +124,8 @@ fn child(
         Ok(None) => SUCCESS,
         Ok(Some((group, rank))) => {
             let comm = Comm::register(&group, rank, blocking, of.place());
-            // The child has its parent's limit, which was checked.
-            let answer = join(&comm, 0);
+            // The child does not have its parent's limit (`init.cc`).
+            let answer = join(&comm, u32::try_from(blocks).unwrap_or(UNLIMITED));
             comm.state.store(answer, Ordering::Release);
             if answer == SUCCESS {
                 // SAFETY: the caller keeps the place for the handle until the parent is no longer in progress.
@@ -125,8 +148,7 @@ pub(super) unsafe extern "C" fn split(
     on(comm, |parent| {
         let nth = parent.splits.fetch_add(1, Ordering::Relaxed);
         child(&parent, out, config, move |parent| {
-            lock(&parent.group.state).splits.entry(nth).or_default().insert(parent.rank, (color, key));
-            parent.group.changed.notify_all();
+            parent.group.tell(parent.rank, Event::Splits(nth, color, key));
             let size = parent.group.size;
             parent.await_all(|state| {
                 let said = state.splits.get(&nth).filter(|said| said.len() == size)?;
@@ -137,9 +159,10 @@ pub(super) unsafe extern "C" fn split(
                 if color < 0 {
                     return Some(None);
                 }
-                let made = || Group::new(members.len(), parent.group.options);
+                let ranks: Vec<usize> = members.iter().map(|(_, rank)| *rank).collect();
                 let name = format!("split {nth} into {color}");
-                Some(Some((state.children.entry(name).or_insert_with(made).clone(), place)))
+                let made = || parent.group.child(&name, &ranks);
+                Some(Some((state.children.entry(name.clone()).or_insert_with(made).clone(), place)))
             })
         })
     })
@@ -172,9 +195,10 @@ pub(super) unsafe extern "C" fn shrink(
         child(&parent, out, config, move |parent| {
             let left: Vec<usize> = (0..parent.group.size).filter(|rank| !gone.contains(rank)).collect();
             let place = left.iter().position(|rank| *rank == parent.rank).ok_or(INVALID_ARGUMENT)?;
-            let made = || Group::new(left.len(), parent.group.options);
+            let name = format!("shrink {gone:?}");
+            let made = || parent.group.child(&name, &left);
             let mut state = lock(&parent.group.state);
-            Ok(Some((state.children.entry(format!("shrink {gone:?}")).or_insert_with(made).clone(), place)))
+            Ok(Some((state.children.entry(name.clone()).or_insert_with(made).clone(), place)))
         })
     })
 }

@@ -1,8 +1,10 @@
-//! The stand-in for the NCCL library, a test double: NCCL's functions for ranks that are threads, on streams of the shim.
+//! The stand-in for the NCCL library, a test double: NCCL's functions for ranks that are threads, on streams of the shim, or
+//! processes, each on streams of its stand-in driver.
 //!
 //! ```text
 //! options    the options of a test, by machine: the version, ranks that share a GPU, how a lost peer is noticed
 //! world      handles, ranks of a communicator, their common state
+//! wire       what ranks that are processes tell each other, over sockets of this host
 //! making     init, split, shrink              ending   finalize, destroy, abort
 //! group      calls until the outermost end    calls    the collectives, by their names
 //! traffic    what ranks contribute to collectives and messages
@@ -23,17 +25,20 @@ mod options;
 #[cfg(test)]
 mod rules;
 mod traffic;
+mod wire;
 mod world;
 
 pub(super) use calls::table;
 pub(super) use options::options;
-pub use options::{PeerLoss, StandIn, stand_in};
+pub(super) use options::spans_processes;
+pub use options::{PeerLoss, StandIn, across_processes, stand_in};
 #[cfg(test)]
 pub(super) use world::{die, threads_started};
 
 use super::api::Answer;
 
 const UNHANDLED_CUDA: Answer = 1;
+const SYSTEM_ERROR: Answer = 2;
 const INTERNAL_ERROR: Answer = 3;
 const INVALID_ARGUMENT: Answer = 4;
 const INVALID_USAGE: Answer = 5;

@@ -2,7 +2,7 @@
 
 use allfold_base::lock;
 use allfold_cuda::CudaMachine;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 /// How the other ranks of a communicator notice a lost rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +61,20 @@ pub fn stand_in(machine: &Arc<dyn CudaMachine>, options: StandIn) {
     all.push((Arc::downgrade(machine), options));
 }
 
+/// The options of a process that is one of the ranks.
+static ACROSS: OnceLock<StandIn> = OnceLock::new();
+
+/// Makes the NCCL stand-in this process's NCCL on machines other than shims, and lets its communicators span processes of this host.
+/// Only the first call counts.
+pub fn across_processes(options: StandIn) {
+    let _ = ACROSS.set(options);
+}
+
+/// Whether communicators span processes.
+pub(in super::super) fn spans_processes() -> bool {
+    ACROSS.get().is_some()
+}
+
 fn is(of: &Weak<dyn CudaMachine>, machine: &Arc<dyn CudaMachine>) -> bool {
     std::ptr::addr_eq(of.as_ptr(), Arc::as_ptr(machine))
 }
@@ -68,5 +82,6 @@ fn is(of: &Weak<dyn CudaMachine>, machine: &Arc<dyn CudaMachine>) -> bool {
 /// The options of the NCCL stand-in on a machine.
 pub(in super::super) fn options(machine: &Arc<dyn CudaMachine>) -> StandIn {
     let all = lock(&OPTIONS);
-    all.iter().find(|(of, _)| is(of, machine)).map_or_else(StandIn::default, |(_, options)| *options)
+    let of_machine = all.iter().find(|(of, _)| is(of, machine)).map(|(_, options)| *options);
+    of_machine.or_else(|| ACROSS.get().copied()).unwrap_or_default()
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// The parameters of a collective, on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +21,4 @@ pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
 pub(super) struct Gathering {
     pub entries: Vec<Option<Entry>>,
     pub taken: usize,
-}
-
-/// A message in flight, and whether it has been received.
-pub(super) struct SentMessage {
-    pub bytes: Vec<u8>,
-    pub taken: Arc<AtomicBool>,
 }

@@ -2,7 +2,8 @@
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
 use super::options::StandIn;
-use super::traffic::{Gathering, SentMessage};
+use super::traffic::{Entry, Gathering};
+use super::wire::Wire;
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
 use allfold_base::lock;
 use allfold_cuda::{CudaMachine, CudaStream, Queue};
@@ -53,12 +54,37 @@ pub(super) enum Link {
     },
 }
 
-/// The common data of the ranks of a communicator.
+/// The common data of the ranks of a communicator: one value for ranks that are threads of a process; a copy in each process for ranks
+/// that are processes, which tell each other what changes.
 pub(super) struct Group {
     pub size: usize,
     pub options: StandIn,
     pub state: Mutex<State>,
     pub changed: Condvar,
+    /// The connection to the other processes, if the ranks are processes.
+    pub wire: Option<Arc<Wire>>,
+    /// The group's name among those that were made from the same unique id, and the ranks of that id's communicator.
+    pub path: String,
+    pub members: Vec<usize>,
+}
+
+/// A change of the ranks' common state, by one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// The rank has joined, on this GPU and with so many blocks.
+    Joined([u8; 16], u32),
+    /// The rank has aborted, died or was destroyed.
+    Gone,
+    /// The rank calls for a connection.
+    Calls(Link),
+    /// The rank contributes to the collective of this number.
+    Begins(u64, Entry),
+    /// The rank sends a message to another one.
+    Sends(usize, Vec<u8>),
+    /// The rank has received a message of another one.
+    Takes(usize),
+    /// The rank's colour and key in the split of this number.
+    Splits(usize, i32, i32),
 }
 
 #[derive(Default)]
@@ -71,7 +97,10 @@ pub(super) struct State {
     /// The number of collectives that each rank has begun.
     pub begun: BTreeMap<usize, u64>,
     pub gatherings: BTreeMap<u64, Gathering>,
-    pub mail: BTreeMap<(usize, usize), VecDeque<SentMessage>>,
+    /// The messages between two ranks: those in flight, the number of those sent, and of those received.
+    pub mail: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    pub sent: BTreeMap<(usize, usize), u64>,
+    pub taken: BTreeMap<(usize, usize), u64>,
     /// For each split, by number: the colour and the key of each rank.
     pub splits: BTreeMap<usize, BTreeMap<usize, (i32, i32)>>,
     pub children: BTreeMap<String, Arc<Group>>,
@@ -132,8 +161,70 @@ pub(in super::super) fn die(raw: RawComm) {
 }
 
 impl Group {
-    pub fn new(size: usize, options: StandIn) -> Arc<Group> {
-        Arc::new(Group { size, options, state: Mutex::default(), changed: Condvar::new() })
+    /// The group of the ranks of a unique id, over `wire` if they are processes.
+    pub fn new(size: usize, options: StandIn, wire: Option<Arc<Wire>>) -> Arc<Group> {
+        Group::of((size, options, wire), String::new(), (0..size).collect())
+    }
+
+    fn of(
+        (size, options, wire): (usize, StandIn, Option<Arc<Wire>>),
+        path: String,
+        members: Vec<usize>,
+    ) -> Arc<Group> {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        let group = Arc::new(Group { size, options, state, changed, wire, path, members });
+        group.wire.iter().for_each(|wire| wire.register(&group));
+        group
+    }
+
+    /// The group of some ranks of this one, under a name of their own.
+    pub fn child(&self, name: &str, ranks: &[usize]) -> Arc<Group> {
+        let members = ranks.iter().map(|rank| self.members[*rank]).collect();
+        let common = (ranks.len(), self.options, self.wire.clone());
+        Group::of(common, format!("{}/{name}", self.path), members)
+    }
+
+    /// The number of ranks whose state this process has.
+    pub fn here(&self) -> usize {
+        if self.wire.is_some() { 1 } else { self.size }
+    }
+
+    /// Makes a rank's change, here and in the other processes.
+    pub fn tell(&self, rank: usize, event: Event) {
+        let send = || self.wire.iter().for_each(|wire| wire.send(&self.path, rank, &event));
+        send();
+        self.apply(rank, event);
+    }
+
+    /// Makes a rank's change here.
+    pub fn apply(&self, rank: usize, event: Event) {
+        let mut state = lock(&self.state);
+        match event {
+            Event::Joined(gpu, blocks) => {
+                state.joined.insert(rank, (gpu, blocks));
+            }
+            Event::Gone => {
+                state.gone.insert(rank);
+            }
+            Event::Calls(link) => {
+                state.links.entry(link).or_default().insert(rank);
+            }
+            Event::Begins(at, entry) => {
+                let empty = || Gathering { entries: (0..self.size).map(|_| None).collect(), taken: 0 };
+                state.gatherings.entry(at).or_insert_with(empty).entries[rank] = Some(entry);
+            }
+            Event::Sends(to, bytes) => {
+                state.mail.entry((rank, to)).or_default().push_back(bytes);
+            }
+            Event::Takes(from) => {
+                *state.taken.entry((from, rank)).or_default() += 1;
+            }
+            Event::Splits(nth, color, key) => {
+                state.splits.entry(nth).or_default().insert(rank, (color, key));
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 }
 
@@ -235,8 +326,7 @@ impl Comm {
 
     /// Marks this rank as gone: aborted, died or destroyed.
     pub fn leave(&self) {
-        lock(&self.group.state).gone.insert(self.rank);
-        self.group.changed.notify_all();
+        self.group.tell(self.rank, Event::Gone);
     }
 }
 

@@ -129,6 +129,24 @@ fn more_calls_than_nccls_queue_holds_still_have_a_deadline() {
     });
 }
 
+/// A communicator whose work another communicator's wait has covered starts no threads for its calls.
+#[test]
+fn a_communicator_that_nobody_waits_on_starts_no_thread_for_each_call() {
+    ranks(2, |mut comm| {
+        let data = comm.queue().upload(&[1i32]).unwrap();
+        for _ in 0..3 {
+            for _ in 0..300 {
+                comm.all_reduce(DType::I32, ReduceOp::Max, data.all(), data.all())?;
+            }
+            // Another communicator's wait has covered these calls.
+            comm.queue().finish().unwrap();
+            comm.settled();
+        }
+        assert_eq!(comm.outstanding, 0);
+        comm.finalize()
+    });
+}
+
 /// Captures a sum as a graph.
 fn captured(comm: &mut NcclComm, data: &allfold_cuda::Memory) -> Result<CudaGraph> {
     let queue = comm.queue().clone();

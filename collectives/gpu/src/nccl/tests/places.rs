@@ -70,8 +70,22 @@ fn defect_23_the_blocks_of_ranks_on_one_gpu_run_at_once() {
     assert_eq!(sums(&[]), [Ok(8), Ok(8), Ok(8), Ok(8)]);
 }
 
+/// A child without its parent's limit of blocks hung as the parent would without one.
+#[test]
+fn the_child_of_ranks_on_one_gpu_has_its_parents_limit_of_blocks() {
+    let sharing = StandIn { shares: true, ..StandIn::default() };
+    let sums = each(&one_gpu(&[], sharing), 4, LONG, |mut comm| {
+        let mut child = comm.split(0, 0)?.expect("every rank has this colour");
+        let summed = sum(&mut child, 2);
+        child.finalize()?;
+        comm.finalize()?;
+        summed
+    });
+    assert_eq!(sums, [Ok(8), Ok(8), Ok(8), Ok(8)]);
+}
+
 /// The reduce paths that `auto` selects for two ranks on one machine.
-fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<&'static str>> {
+fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<String>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
         let link = DeviceGroup::open(
             &comm,
@@ -79,7 +93,7 @@ fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<&'static str>> {
             ReducePath::Auto,
             Duration::from_secs(5),
         )?;
-        Ok(link.name())
+        Ok(link.described())
     });
     report.unwrap().ranks
 }
@@ -89,14 +103,15 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     let offered = StandIn { offered: true, ..StandIn::default() };
     let careless = auto(&one_gpu(&[7], offered));
     assert!(careless.iter().all(Result::is_err), "{careless:?}");
-    let device = Ok("a fused kernel over all ranks' buffers");
+    let device = Ok("device copies: ranks 0 and 1 share a GPU".to_string());
     assert_eq!(auto(&one_gpu(&[], offered)), [device.clone(), device.clone()]);
-    let nccl = Ok("NCCL's all-reduce");
+    let nccl = Ok("native NCCL 2.30.3".to_string());
     assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl]);
     // Even where NCCL lets ranks share a GPU.
     let sharing = StandIn { shares: true, ..offered };
-    assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device.clone()]);
+    assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device]);
     // On the shim, `auto` selects NCCL only if a test enables it.
+    let device = Ok("device copies: rank 0 has no NCCL; `allfold doctor` there says why".to_string());
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
 }
 
