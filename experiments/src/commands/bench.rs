@@ -5,6 +5,7 @@ mod args;
 mod gpu;
 mod launched_ranks;
 mod limit;
+mod nccl_flags;
 mod real;
 mod simulated;
 mod verdict;
@@ -74,15 +75,19 @@ fn bench(args: &Args) -> CommandResult<Bench> {
             check: args.check == 1,
             seed: args.seed,
             virtual_time: args.backend.clock() == Clock::Virtual,
-            registered: args.register == 1,
+            registered: args.register != Some(0),
         },
     };
     args.sweep.sizes()?.iter().try_for_each(|&size| fits(&bench.choice, size))?;
     args.check()?;
-    if !matches!(args.backend, args::Backend::Shm | args::Backend::Tcp | args::Backend::Mpi) {
-        let instead = "use --backend shm or tcp, whose ranks are the launcher's processes";
-        launcher::alone("threads, device, nccl and sim", instead)?;
-    }
+    let instead = match args.backend {
+        Backend::Shm | Backend::Tcp | Backend::Mpi | Backend::Nccl => return Ok(bench),
+        Backend::Device => "use --backend nccl, whose ranks are the launcher's processes",
+        Backend::Threads | Backend::Sim => {
+            "use --backend shm or tcp, whose ranks are the launcher's processes"
+        }
+    };
+    launcher::alone("threads, device and sim", instead)?;
     Ok(bench)
 }
 

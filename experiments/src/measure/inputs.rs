@@ -6,6 +6,7 @@
 use allfold_collectives::Element;
 use allfold_kernels::{bf16, f16};
 use allfold_sim::hash::{GOLDEN, splitmix};
+use std::ops::Range;
 
 /// A type that samples can be made of.
 pub trait Sample: Element {
@@ -39,19 +40,31 @@ integers!(i8, i16, i32, i64, u8);
 
 /// `count` elements of rank `rank`.
 pub fn make<T: Sample>(seed: u64, rank: u32, count: usize) -> Vec<T> {
+    part(seed, rank, 0..count)
+}
+
+/// Those of rank `rank`'s elements that are at these places.
+pub fn part<T: Sample>(seed: u64, rank: u32, places: Range<usize>) -> Vec<T> {
     let start = splitmix(seed ^ splitmix(u64::from(rank) + 1));
-    (0..count as u64).map(|place| T::sample(splitmix(start.wrapping_add(place)))).collect()
+    let of = |place: usize| T::sample(splitmix(start.wrapping_add(place as u64)));
+    places.map(of).collect()
 }
 
 /// A hash of elements, bit for bit and in order.
 pub fn hash<T: Element>(elements: &[T]) -> u64 {
+    hash_on(splitmix(size_of_val(elements) as u64), elements)
+}
+
+/// The hash of elements of which all but these last ones, in whole words of 8 bytes, have the hash `hash`. That of no elements is
+/// `splitmix` of the bytes of all.
+pub fn hash_on<T: Element>(hash: u64, elements: &[T]) -> u64 {
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         u64::from_le_bytes(word)
     });
-    words.fold(splitmix(bytes.len() as u64), |hash, word| (hash ^ word).wrapping_mul(GOLDEN).rotate_left(29))
+    words.fold(hash, |hash, word| (hash ^ word).wrapping_mul(GOLDEN).rotate_left(29))
 }
 
 /// One hash from the hashes of all ranks.
@@ -82,6 +95,9 @@ mod tests {
         let one = make::<f32>(1, 0, 100);
         assert_eq!(one, make::<f32>(1, 0, 100));
         assert_eq!(one[..50], make::<f32>(1, 0, 50));
+        assert_eq!(one[7..50], part::<f32>(1, 0, 7..50));
+        let begun = hash_on(splitmix(400), &one[..50]);
+        assert_eq!(hash_on(begun, &one[50..]), hash(&one));
         assert!(one != make::<f32>(1, 1, 100) && one != make::<f32>(2, 0, 100));
         assert!(one.iter().all(|x| (0.5..1.5).contains(x)));
         let order = |a: f32, b: f32, c: f32| ((a + b) + c, a + (b + c));

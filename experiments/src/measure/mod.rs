@@ -5,6 +5,10 @@ pub mod bench;
 pub mod gpus;
 pub mod inputs;
 pub mod machine_limits;
+#[cfg(feature = "cuda")]
+pub mod nccl;
+#[cfg(feature = "cuda")]
+mod nccl_results;
 pub mod ranks;
 pub mod statistics;
 pub mod this_machine;

@@ -52,7 +52,7 @@ pub struct MeasuredSide {
 }
 
 /// The forms that a collective has: out of place, in place.
-fn forms(collective: Collective) -> &'static [bool] {
+pub(crate) fn forms(collective: Collective) -> &'static [bool] {
     match (collective.out_of_place(), collective.in_place()) {
         (true, true) => &[false, true],
         (false, _) => &[true],
@@ -105,10 +105,7 @@ pub fn measure_process<T: Sample>(
     let data = Data::<T>::new(choice, &plan, timing)?;
     let one = |&in_place: &bool| {
         let mine = one_rank(comm, choice, &data, timing, in_place).map_err(CommandError::from)?;
-        let words = mine.words();
-        let mut all = vec![0i64; words.len() * comm.size() as usize];
-        comm.all_gather(&words, &mut all).map_err(CommandError::from)?;
-        Ok(combined(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
+        Ok(combined(&mine.gathered(comm).map_err(CommandError::from)?, timing, in_place))
     };
     forms(choice.collective).iter().map(one).collect()
 }
@@ -171,9 +168,12 @@ fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
 }
 
 /// The observations of one rank: the times of its calls and the checks of its results.
-struct Seen {
-    times: Vec<Picos>,
-    checked: Option<(u64, Option<usize>, u64)>,
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// The time of a call, in each stretch.
+    pub times: Vec<Picos>,
+    /// The number of wrong elements, the first of them, and the result's hash.
+    pub checked: Option<(u64, Option<usize>, u64)>,
 }
 
 impl Seen {
@@ -183,6 +183,14 @@ impl Seen {
         let first = first.map_or(-1, |at| at as i64);
         let head = [i64::from(self.checked.is_some()), wrong as i64, first, hash as i64];
         head.into_iter().chain(self.times.iter().map(|time| time.0 as i64)).collect()
+    }
+
+    /// The observations of all ranks, on every rank.
+    pub fn gathered(&self, comm: &Communicator) -> Result<Vec<Seen>, Error> {
+        let words = self.words();
+        let mut all = vec![0i64; words.len() * comm.size() as usize];
+        comm.all_gather(&words, &mut all)?;
+        Ok(all.chunks(words.len()).map(Seen::read).collect())
     }
 
     fn read(words: &[i64]) -> Seen {
@@ -207,7 +215,7 @@ fn side<T: Sample>(
 }
 
 /// The observations of all ranks combined.
-fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
+pub(crate) fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
     let (time_us, error_us) = if timing.virtual_time {
         (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
     } else {

@@ -1,5 +1,6 @@
 //! Flags of `bench`.
 
+use super::nccl_flags::NcclFlags;
 use crate::call::sweep::SweepArgs;
 use crate::measure::bench::Path;
 use allfold_cli::common::Common;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
   allfold bench broadcast --backend sim --topology nodes8 --ranks 16 -b 1M -r 3
   allfold bench all_reduce --backend device --ranks 8 -b 1M -e 256M -f 4
   allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 256M -f 4
+  srun allfold bench all_reduce --backend nccl -b 8 -e 8G -f 2
 
 Every result is compared with an exact reference, bit for bit; the exit code is 1 if any element differs. The memory
 bandwidth of this machine is measured in the same run and printed below the table.")]
@@ -27,7 +29,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sweep: SweepArgs,
     /// How ranks exchange data: threads, shm, tcp or mpi (real time), device or nccl (GPUs, timed by the GPUs), or sim
-    /// (virtual time). Ranks of mpi are the processes of mpirun; ranks of shm and tcp are the processes of a launcher,
+    /// (virtual time). Ranks of mpi are the processes of mpirun; ranks of shm, tcp and nccl are the processes of a launcher,
     /// if a launcher has started this one
     #[arg(long, value_enum)]
     pub(super) backend: Backend,
@@ -53,15 +55,17 @@ pub(crate) struct Args {
     /// Check every result: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     pub(super) check: u8,
-    /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0)
-    #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
-    pub(super) register: u8,
+    /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0) [default: 1]
+    #[arg(short = 'R', long = "local_register", value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
+    pub(super) register: Option<u8>,
     /// Seed of the inputs, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
     pub(super) seed: u64,
     /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file
     #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg(), help_heading = "Measuring")]
     pub(super) plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) nccl: NcclFlags,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -79,7 +83,7 @@ pub enum Backend {
     Mpi,
     /// One buffer per rank on the GPUs of this process: Allfold's algorithms, a CUDA graph each.
     Device,
-    /// A thread per rank over NCCL: NCCL's collectives, or with --algo Allfold's algorithms over NCCL's messages.
+    /// Threads or processes over NCCL: NCCL's collectives, or with --algo Allfold's algorithms over NCCL's messages.
     Nccl,
     /// Threads that exchange real data on a virtual clock.
     Sim,
@@ -215,7 +219,12 @@ impl Args {
                 "--ranks-per-host chooses between sockets and shared memory: use it with --backend tcp",
             ));
         }
-        Ok(())
+        if self.register.is_some() && self.backend != Backend::Shm {
+            return Err(CommandError::usage(
+                "-R registers buffers of shared memory: use it with --backend shm; buffers of NCCL are not registered",
+            ));
+        }
+        self.nccl.check(self.backend)
     }
 }
 

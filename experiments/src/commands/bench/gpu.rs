@@ -1,18 +1,21 @@
 //! `bench --backend device` and `nccl`: nccl-tests' table timed by the GPUs' own clocks, compared with a copy on one GPU.
 
 use super::args::{Args, GpuBackend};
+use super::launched_ranks;
 use super::verdict::{CheckResult, identity, verdict};
 use crate::call::table;
 use crate::measure::bench::{Bench, Path, Placement};
-use crate::measure::gpus::{Gpus, Timed};
+use crate::measure::gpus::Gpus;
+use crate::measure::nccl::{self, Found, GpuRanks, NcclSweep};
+use crate::measure::ranks::MeasuredSide;
 use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
-use allfold_cli::progress;
+use allfold_cli::progress::{self, ProgressDisplay};
 use allfold_gpu::device::ExecutionMode;
-use allfold_report::format;
+use allfold_report::format::{self, counted};
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
-/// Measures the collective on the GPUs at every size and prints the table.
+/// Measures the collective on the GPUs at every size and prints the table. Of several processes, rank 0's prints.
 pub fn run(
     args: &Args,
     backend: GpuBackend,
@@ -21,89 +24,153 @@ pub fn run(
 ) -> CommandResult<Vec<MeasuredCollective>> {
     // The GPUs are opened before any output, so that a missing GPU is the only message.
     let gpus = Gpus::open()?;
-    let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
-    let checked = sweep(args, backend, bench, &gpus, sizes, &mut output)?;
-    let records = output.records()?.all();
-    output.close()?;
+    let ranks = match backend {
+        GpuBackend::Nccl => launched_ranks::on_gpus(args.sweep.ranks)?,
+        GpuBackend::Device => GpuRanks::Threads(args.sweep.ranks),
+    };
+    let reports = !matches!(&ranks, GpuRanks::Process(comm, _) if comm.rank().0 > 0);
+    let output = match reports {
+        true => RunOutput::open(args.common.json.as_deref(), Some(args.seed))?,
+        false => RunOutput::silent(Some(args.seed)),
+    };
+    let (gpus, records) = (&gpus, Vec::new());
+    let mut sweep = GpuSweep { args, backend, bench, gpus, reports, output, records, wrong_at: None };
+    sweep.run(ranks, sizes)?;
+    if reports {
+        let copy = gpus.copy_gbps(256 << 20)?;
+        sweep.output.say(format!(
+            "# Limit, measured in this run: a copy on one GPU {copy:.1} GB/s, read and written"
+        ))?;
+    }
+    let records = sweep.output.records()?.all();
+    let checked = sweep.checked();
+    sweep.output.close()?;
     checked.map(|()| records)
 }
 
-fn sweep(
-    args: &Args,
+/// A sweep over sizes.
+struct GpuSweep<'a> {
+    args: &'a Args,
     backend: GpuBackend,
-    bench: &Bench,
-    gpus: &Gpus,
-    sizes: &[u64],
-    output: &mut RunOutput,
-) -> CommandResult<CheckResult> {
-    let (name, ranks) = (bench.choice.collective.name(), args.sweep.ranks);
-    let how = match backend {
-        GpuBackend::Nccl if bench.choice.algorithm.is_some() => "over NCCL's messages",
-        GpuBackend::Nccl => "by NCCL's own collectives",
-        GpuBackend::Device => "as buffers of one process",
-    };
-    let gpu = gpus.name();
-    output.say(format!(
-        "# allfold bench {name}: {} on {gpu}, {how}; measured on this machine",
-        allfold_report::format::counted(ranks as usize, "rank")
-    ))?;
-    let (warmup, iterations, check) = (args.warmup, args.iterations, args.check);
-    let summary = args.sweep.summary();
-    output.say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
-    output.say("#")?;
-    output.say(table::measured_header())?;
-    let (mut records, mut first_wrong) = (Vec::new(), None);
-    for &size in sizes {
-        let spinner = progress::spinner(&format!("{name}, {}", allfold_report::format::bytes(size)));
-        let one = one(backend, bench, gpus, size);
-        spinner.finish_and_clear();
-        let (record, wrong) = one?;
-        let side = |in_place: bool| Some(&record).filter(|record| record.in_place == in_place);
-        output.say(table::measured_row(side(false), side(true)))?;
-        output.record(&record)?;
-        first_wrong = first_wrong.or(wrong.map(|at| format!("{size} bytes, {at}")));
-        records.push(record);
-    }
-    let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
-    let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
-    output.say(table::footer(name, wrong, &busbw))?;
-    records.iter().try_for_each(|record| output.say(identity(record)))?;
-    for record in &records {
-        if let Some(estimate) = record.nccl_estimate_us {
-            let (bytes, time) = (record.call.bytes, record.time_us);
-            output.say(format!(
-                "# {bytes} B: NCCL estimates {}; {} were measured",
-                format::time(estimate),
-                format::time(time)
-            ))?;
-        }
-    }
-    let copy = gpus.copy_gbps(256 << 20)?;
-    output
-        .say(format!("# Limit, measured in this run: a copy on one GPU {copy:.1} GB/s, read and written"))?;
-    Ok(verdict(wrong, first_wrong))
+    bench: &'a Bench,
+    gpus: &'a Gpus,
+    /// Whether this process prints the results.
+    reports: bool,
+    output: RunOutput,
+    records: Vec<MeasuredCollective>,
+    /// The size and the place of the first wrong element.
+    wrong_at: Option<String>,
 }
 
-/// Measures one size; returns its record and the place of the first wrong element.
-fn one(
-    backend: GpuBackend,
-    bench: &Bench,
-    gpus: &Gpus,
-    size: u64,
-) -> CommandResult<(MeasuredCollective, Option<String>)> {
-    let mode = if bench.path == Path::Messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
-    let mut call = bench.call(size)?;
-    let timed = match backend {
-        GpuBackend::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
-        GpuBackend::Device => gpus.device(&bench.choice, mode, bench.timing, size)?,
-    };
-    let Timed { side, nccl_estimate_us } = timed;
-    if backend == GpuBackend::Nccl && bench.choice.algorithm.is_none() {
-        // NCCL chooses the order of the reduction and does not report its choice.
-        call = CollectiveCall { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
+impl GpuSweep<'_> {
+    fn run(&mut self, ranks: GpuRanks, sizes: &[u64]) -> CommandResult {
+        let (bench, gpus, args) = (self.bench, self.gpus, self.args);
+        let (choice, timing) = (&bench.choice, bench.timing);
+        match self.backend {
+            GpuBackend::Device => {
+                self.heading("as buffers of one process", timing.iterations)?;
+                let messages = bench.path == Path::Messages;
+                let mode = if messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
+                for &size in sizes {
+                    let spinner = self.spinner(size);
+                    let side = gpus.device(choice, mode, timing, size);
+                    drop(spinner);
+                    self.size(size, vec![side?], None)?;
+                }
+            }
+            GpuBackend::Nccl => {
+                let processes =
+                    if matches!(ranks, GpuRanks::Process(..)) { ", a process per rank" } else { "" };
+                let over = if choice.algorithm.is_some() { "messages" } else { "own collectives" };
+                let sweep = NcclSweep { gpus, choice, timing, issue: args.nccl.issue()?, sizes };
+                let (mut spinner, mut next) = (None, sizes.iter());
+                sweep.run(ranks, |found| {
+                    drop(spinner.take());
+                    match found {
+                        Found::Joined((major, minor, patch)) => {
+                            let how = format!("by the {over} of NCCL {major}.{minor}.{patch}{processes}");
+                            self.heading(&how, nccl::calls(timing).1)?;
+                        }
+                        Found::Size(size, sides, estimate) => self.size(size, sides, estimate)?,
+                    }
+                    spinner = next.next().map(|size| self.spinner(*size));
+                    Ok(())
+                })?;
+            }
+        }
+        self.footer()
     }
-    let device = gpus.device_name();
-    let ran = Placement { backend: backend.name(), device: &device };
-    let record = MeasuredCollective { nccl_estimate_us, ..bench.measured(ran, &call, &side) };
-    Ok((record, side.first_wrong))
+
+    fn spinner(&self, size: u64) -> ProgressDisplay {
+        if !self.reports {
+            return progress::hidden();
+        }
+        progress::spinner(&format!("{}, {}", self.bench.choice.collective.name(), format::bytes(size)))
+    }
+
+    fn heading(&mut self, how: &str, iterations: u32) -> CommandResult {
+        let (name, ranks) = (self.bench.choice.collective.name(), self.args.sweep.ranks as usize);
+        let (summary, gpu) = (self.args.sweep.summary(), self.gpus.name());
+        let (warmup, check) = (self.args.warmup, self.args.check);
+        self.output.say(format!(
+            "# allfold bench {name}: {} on {gpu}, {how}; measured on this machine",
+            counted(ranks, "rank")
+        ))?;
+        self.output
+            .say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
+        self.output.say("#")?;
+        self.output.say(table::measured_header())
+    }
+
+    /// Prints and records the sides of a size.
+    fn size(&mut self, size: u64, sides: Vec<MeasuredSide>, estimate: Option<f64>) -> CommandResult {
+        let mut call = self.bench.call(size)?;
+        let native = self.backend == GpuBackend::Nccl && self.bench.choice.algorithm.is_none();
+        if native {
+            // NCCL chooses the order of the reduction and does not report its choice.
+            call = CollectiveCall { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
+        }
+        let device = self.gpus.device_name();
+        let ran = Placement { backend: self.backend.name(), device: &device };
+        let record = |side: &MeasuredSide| {
+            let record = self.bench.measured(ran, &call, side);
+            MeasuredCollective { nccl_estimate_us: estimate, ..record }
+        };
+        let records: Vec<MeasuredCollective> = sides.iter().map(record).collect();
+        let wrong_at = sides.iter().find_map(|side| side.first_wrong.as_ref());
+        self.wrong_at = self.wrong_at.take().or(wrong_at.map(|at| format!("{size} bytes, {at}")));
+        let side = |in_place: bool| records.iter().find(|record| record.in_place == in_place);
+        self.output.say(table::measured_row(side(false), side(true)))?;
+        records.iter().try_for_each(|record| self.output.record(record))?;
+        self.records.extend(records);
+        Ok(())
+    }
+
+    fn wrong(&self) -> Option<u64> {
+        self.records.iter().map(|record| record.wrong_elements).sum()
+    }
+
+    fn checked(&mut self) -> CheckResult {
+        verdict(self.wrong(), self.wrong_at.take())
+    }
+
+    /// The lines below the table.
+    fn footer(&mut self) -> CommandResult {
+        let busbw: Vec<f64> = self.records.iter().map(|record| record.busbw_gbps).collect();
+        self.output.say(table::footer(self.bench.choice.collective.name(), self.wrong(), &busbw))?;
+        let mut lines: Vec<String> = self.records.iter().map(identity).collect();
+        lines.dedup();
+        lines.iter().try_for_each(|line| self.output.say(line))?;
+        for record in &self.records {
+            if let Some(estimate) = record.nccl_estimate_us {
+                let (bytes, time) = (record.call.bytes, record.time_us);
+                self.output.say(format!(
+                    "# {bytes} B: NCCL estimates {}; {} were measured",
+                    format::time(estimate),
+                    format::time(time)
+                ))?;
+            }
+        }
+        Ok(())
+    }
 }

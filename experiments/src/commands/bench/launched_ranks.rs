@@ -3,6 +3,8 @@
 use super::args::{Args, HostBackend, Mode};
 use crate::call::plan::Choice;
 use crate::measure::bench::{Path, RunsOn};
+#[cfg(feature = "cuda")]
+use crate::measure::nccl::GpuRanks;
 use crate::training::launch_mode;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::names;
@@ -69,6 +71,23 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
     }
 }
 
+/// The ranks on GPUs: the processes of a launcher, of which this is one, or threads.
+///
+/// # Errors
+/// Those of [`ranks`].
+#[cfg(feature = "cuda")]
+pub fn on_gpus(ranks: u32) -> CommandResult<GpuRanks> {
+    let launched = Environment::detect().map_err(CommandError::usage)?;
+    let Some(launched) = launched.filter(|found| found.world_size > 1 || ranks == 1) else {
+        return Ok(GpuRanks::Threads(ranks));
+    };
+    let comm = Communicator::join(&launched, Joining::from_env()?)?;
+    match comm.size() == ranks {
+        true => Ok(GpuRanks::Process(comm, launched.local_rank)),
+        false => Err(names::other_ranks(ranks, launched.launcher, comm.size())),
+    }
+}
+
 fn threads(choice: &Choice, world: impl Into<World>, how: String) -> CommandResult<LaunchedRanks> {
     let world = world.into().deadline(launch_mode::operation_deadline()?);
     Ok(LaunchedRanks { runs_on: RunsOn::World(choice.on(world)), how })
@@ -106,5 +125,5 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
 
 /// The kind of buffers, as the table shows it.
 fn buffers(args: &Args) -> &'static str {
-    if args.register == 1 { "in registered buffers" } else { "through copies of buffers" }
+    if args.register != Some(0) { "in registered buffers" } else { "through copies of buffers" }
 }

@@ -1,0 +1,121 @@
+//! The flags of nccl-tests 2.19 that `bench --backend nccl` has besides those of all backends, and those that it refuses with a reason.
+
+use super::args::Backend;
+#[cfg(feature = "cuda")]
+use crate::measure::nccl::{Average, Issue};
+use allfold_cli::error::{CommandError, CommandResult};
+use clap::builder::TypedValueParser;
+use clap::value_parser;
+
+/// Flags of nccl-tests, under their names there.
+#[derive(clap::Args, Debug, Clone, Default)]
+#[command(next_help_heading = "NCCL")]
+pub(super) struct NcclFlags {
+    /// With nccl: issue this many calls, 1 to 1024, as one group [default: 1]
+    #[arg(short = 'm', long = "agg_iters", value_name = "CALLS", value_parser = value_parser!(u32).range(1..=1024))]
+    aggregate: Option<u32>,
+    /// With nccl: wait on the host for each call: 1 or 0 [default: 0]
+    #[arg(short = 'z', long, value_name = "0|1", value_parser = value_parser!(u8).range(0..=1))]
+    blocking: Option<u8>,
+    /// With nccl: the ranks whose times count: rank 0 (0), the mean of all (1), the least (2), the greatest (3) [default: 1]
+    #[arg(short = 'a', long, value_name = "0..3", value_parser = value_parser!(u8).range(0..=3))]
+    average: Option<u8>,
+    /// With nccl: report the host's time for issuing a call, not the GPU's for running it: 1 or 0 [default: 0]
+    #[arg(short = 'C', long = "report_cputime", value_name = "0|1", value_parser = value_parser!(u8).range(0..=1))]
+    host_time: Option<u8>,
+    /// With nccl: seconds, 1 to 1000000, that ranks wait for each other [default: ALLFOLD_TIMEOUT, else 300]
+    #[arg(short = 'T', long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=1_000_000))]
+    timeout: Option<u64>,
+    /// With nccl: accepted and without effect, as ranks always join in parallel
+    #[arg(short = 'p', long = "parallel_init", value_name = "0|1", value_parser = value_parser!(u8).range(0..=1))]
+    parallel_init: Option<u8>,
+    #[command(flatten)]
+    _refused: Refused,
+}
+
+/// Refuses any value of a flag, for this reason.
+fn refused(why: &'static str) -> impl TypedValueParser {
+    move |_: &str| Err::<String, _>(why)
+}
+
+/// Flags that are refused: the reason is the message of the flag.
+#[derive(clap::Args, Debug, Clone, Default)]
+struct Refused {
+    #[arg(short = 't', long = "nthreads", hide = true, value_parser = refused(RANKS))]
+    threads: Option<String>,
+    #[arg(short = 'g', long = "ngpus", hide = true, value_parser = refused(RANKS))]
+    gpus: Option<String>,
+    #[arg(short = 'G', long = "cudagraph", hide = true, value_parser = refused(
+        "calls are not replayed as graphs here; `train` replays its collectives in graphs: leave -G out"
+    ))]
+    graph: Option<String>,
+    #[arg(short = 'N', long = "run_cycles", hide = true, value_parser = refused(
+        "a sweep runs once; a loop of the shell repeats it, each with a record of its own: leave -N out"
+    ))]
+    cycles: Option<String>,
+    #[arg(short = 'S', long = "report_timestamps", hide = true, value_parser = refused(
+        "records have the time of the run, rows have none: take --json FILE"
+    ))]
+    timestamps: Option<String>,
+    #[arg(short = 'I', hide = true, value_parser = refused(PERCENTILES))]
+    percentiles: Option<String>,
+    #[arg(short = 'K', hide = true, value_parser = refused(PERCENTILES))]
+    percentile: Option<String>,
+    #[arg(short = 'M', hide = true, value_parser = refused(
+        "the memory that NCCL takes is not measured: leave -M out"
+    ))]
+    memory: Option<String>,
+    #[arg(short = 'u', hide = true, value_parser = refused("buffers are always aligned: leave -u out"))]
+    unaligned: Option<String>,
+    #[arg(short = 'J', long = "output_file", hide = true, value_parser = refused(
+        "write Allfold's records by --json FILE; `validate` and `diff` also read the printed table"
+    ))]
+    output: Option<String>,
+}
+
+const RANKS: &str = "write --ranks N for threads of this process, a GPU each, or start processes: allfold launch -n N -- bench ..";
+const PERCENTILES: &str = "calls are timed in stretches of at least 20, whose mean and standard error are reported, without percentiles";
+
+impl NcclFlags {
+    /// Refuses the flags with another backend than nccl.
+    ///
+    /// # Errors
+    /// A flag is given, and the backend is not nccl.
+    pub fn check(&self, backend: Backend) -> CommandResult {
+        let given = [
+            ("-m", self.aggregate.is_some()),
+            ("-z", self.blocking.is_some()),
+            ("-a", self.average.is_some()),
+            ("-C", self.host_time.is_some()),
+            ("-T", self.timeout.is_some()),
+            ("-p", self.parallel_init.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given && backend != Backend::Nccl) {
+            None => Ok(()),
+            Some((flag, _)) => Err(CommandError::usage(format!(
+                "{flag} says how calls of NCCL are issued and timed: use it with --backend nccl"
+            ))),
+        }
+    }
+
+    /// How calls are issued and timed.
+    ///
+    /// # Errors
+    /// A malformed variable `ALLFOLD_TIMEOUT`.
+    #[cfg(feature = "cuda")]
+    pub fn issue(&self) -> CommandResult<Issue> {
+        let seconds = self.timeout.map(std::time::Duration::from_secs);
+        Ok(Issue {
+            aggregate: self.aggregate.unwrap_or(1),
+            blocking: self.blocking == Some(1),
+            host_time: self.host_time == Some(1),
+            average: match self.average {
+                Some(0) => Average::First,
+                Some(2) => Average::Least,
+                Some(3) => Average::Greatest,
+                _ => Average::Mean,
+            },
+            deadline: seconds.map_or_else(crate::training::launch_mode::operation_deadline, Ok)?,
+        })
+    }
+}
