@@ -3,18 +3,29 @@
 #
 #   scripts/gpu-check.sh --bundle           here, with Rust: builds the binaries into target/gpu-check
 #   scripts/gpu-check.sh [FOLDER]           there: runs them (FOLDER is target/gpu-check if not given)
-#   scripts/gpu-check.sh --dry-run [FOLDER] says what it would run
+#   scripts/gpu-check.sh --part A [FOLDER]  runs one part, within 9 minutes; several parts are written as AB
+#   scripts/gpu-check.sh --dry-run [..]     says what it would run
 #
-# CUDA, NCCL and cuDNN are found where PyTorch's or the system's packages put them. Under 8 minutes: every step has a limit,
-# and the last ones are skipped when the time is used up. Where python3 has torch, every training run is followed by PyTorch's
-# run of the same model, eager and compiled. Ends with a table. Exit code: 0 all is well, 1 a step failed, 3 there is no GPU.
+# Part A: processes over NCCL, parity, conformance. B: training beside PyTorch, NCCL at 20 and 2000 calls. C: our kernels under
+# ncu. D: compute-sanitizer. Without --part A and B run, within 9 minutes: every step has a limit, and the last ones are skipped
+# when the time is used up. CUDA, NCCL and cuDNN are found where PyTorch's or the system's packages put them. Where python3 has
+# torch, every training run is followed by PyTorch's run of the same model, eager and compiled. Ends with a table.
+# Exit code: 0 all is well, 1 a step failed, 3 there is no GPU, 4 steps were skipped for time.
 # Records go to FOLDER/records.jsonl: commit them as docs/results/gpu/COMMIT.jsonl.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
-dry=no
+dry=no parts=AB
+while [[ ${1:-} == --dry-run || ${1:-} == --part ]]; do
+    case "$1" in
+        --dry-run) dry=yes; shift ;;
+        --part)
+            parts=${2:-}
+            [[ $parts =~ ^[ABCD]+$ ]] || { echo "gpu-check: --part ${parts:-without a value}: give A, B, C or D, or several, such as AB" >&2; exit 2; }
+            shift 2 ;;
+    esac
+done
 case "${1:-}" in
-    --dry-run) dry=yes; shift ;;
     --bundle)
         cd "$here"
         # As the gate builds them, so that its results are used again.
@@ -35,10 +46,12 @@ case "${1:-}" in
         git rev-parse HEAD >target/gpu-check/commit
         cp scripts/gpu-check.sh target/gpu-check/
         strip target/gpu-check/{allfold,cuda_kernels,collectives,trainer,gpu}
-        ls -l target/gpu-check
+        tar -cJf target/gpu-check.tar.xz -C target gpu-check
+        ls -l target/gpu-check target/gpu-check.tar.xz
+        (($(stat -c %s target/gpu-check.tar.xz) < 50 << 20)) || { echo "gpu-check: the bundle has more than 50 MiB" >&2; exit 1; }
         exit 0 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    -*) echo "gpu-check: unknown flag $1; there are --bundle and --dry-run" >&2; exit 2 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -*) echo "gpu-check: unknown flag $1; there are --bundle, --part and --dry-run" >&2; exit 2 ;;
 esac
 folder=$(realpath -m "${1:-$here/target/gpu-check}")
 # From here on in that folder, so that records name no path of a machine.
@@ -125,16 +138,19 @@ table() {
         }' "$ALLFOLD_RECORDS"
 }
 
-failed=0 budget=480
+failed=0 skipped=0 budget=540 group=A
 step() { # step SECONDS WHAT COMMAND...
     local limit=$1 what=$2
     shift 2
+    [[ $parts == *$group* ]] || return 0
     if [[ $dry == yes ]]; then
         printf '%-44s up to %3d s: %s\n' "$what" "$limit" "$*"
         return
     fi
     if ((SECONDS + 5 > budget)); then
         echo "SKIP $what: the $budget seconds are used up"
+        # What torch.compile has no time for is no part of the check.
+        [[ $what == "PyTorch compile"* ]] || skipped=1
         return
     fi
     ((SECONDS + limit <= budget)) || limit=$((budget - SECONDS))
@@ -192,6 +208,21 @@ own_gpus() { # own_gpus RANKS
     ((${gpus:-0} >= $1)) || { read -r major minor <<<"$nccl" && ((major > 2 || (major == 2 && minor >= 30))); }
 }
 
+# Two processes as two nodes on one GPU: NCCL tells hosts apart by NCCL_HOSTID, and lets ranks of two hosts use one GPU.
+# shellcheck disable=SC2317 # called by `bash -c`, to which it is exported
+two_nodes() { # two_nodes COMMAND...
+    local node job=()
+    for node in 0 1; do
+        NCCL_HOSTID=node$node NCCL_SOCKET_IFNAME=lo ./allfold launch -n 1 --nnodes 2 --node-rank $node \
+            --rdzv 127.0.0.1:29571 -- "$@" &
+        job+=($!)
+    done
+    wait "${job[0]}" && wait "${job[1]}"
+}
+export -f two_nodes
+step 15 "processes: all-reduce by NCCL, as two nodes" two_nodes bench all_reduce --backend nccl -b 8 -e 1M -f 64 --json "$ALLFOLD_RECORDS"
+step 15 "processes: mlp over NCCL, as two nodes" two_nodes train --config configs/mlp.toml --device cuda --set 'exchange="nccl"' --steps 60 --json "$ALLFOLD_RECORDS"
+step 15 "processes: mlp over the host" ./allfold launch -n 2 -- train --config configs/mlp.toml --device cuda --set 'exchange="host"' --steps 60 --json "$ALLFOLD_RECORDS"
 step 48 "kernel parity: every kernel against the CPU" ./cuda_kernels gpu --exact --nocapture
 step 35 "conformance: devices and NCCL" ./collectives every_algorithm_on_a_gpu --nocapture
 step 20 "bandwidth: kernels against a copy" ./gpu kernels 512
@@ -206,6 +237,12 @@ else
     echo "SKIP bench: NCCL native, 2 ranks: ranks that share a GPU need NCCL 2.30 or newer"
 fi
 
+group=B
+if own_gpus 2; then
+    for calls in 20 2000; do
+        step 6 "bench: NCCL native, 2 ranks, $calls calls" ./allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 8 -n "$calls" --json "$ALLFOLD_RECORDS"
+    done
+fi
 # Where there is one GPU, both ranks are on it, and add up by the fused kernel.
 step 12 "training: mlp on 2 ranks" ./allfold train --config configs/mlp.toml --device cuda --ranks 2 --json "$ALLFOLD_RECORDS"
 step 12 "training: mlp on a GPU and the CPU" ./allfold train --config configs/mlp.toml --device cuda:0,cpu --ranks 2 --set 'parallel.shares=[60,4]' --steps 60 --json "$ALLFOLD_RECORDS"
@@ -227,9 +264,19 @@ done
 for model in gpt2 resnet50 resnet18 mlp; do
     if [[ $torch == yes ]]; then step 90 "PyTorch compile: $model" peer torch_gpu.py "$model" compile; fi
 done
+group=C
+for model in resnet50 gpt2; do
+    step 200 "ncu: $model" ncu --clock-control none --target-processes all --csv --log-file "ncu-$model.csv" ./allfold train --config "configs/$model.toml" --device cuda --steps 1
+done
+group=D
+for tool in memcheck racecheck synccheck; do
+    step 150 "compute-sanitizer: $tool" compute-sanitizer --tool "$tool" --error-exitcode 1 ./cuda_kernels gpu --exact
+done
 if [[ $dry == no ]]; then
     echo "== in short"
     table
     echo "records: $ALLFOLD_RECORDS"
 fi
-exit $failed
+((failed)) && exit 1
+((skipped)) && exit 4
+exit 0

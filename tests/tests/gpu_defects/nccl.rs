@@ -66,7 +66,7 @@ pub fn d7_one_gpu(seeded: Seeded) -> Found {
     let machine = machine(options, StandIn { offered: true, ..StandIn::default() });
     let opened = World::threads(2).deadline(DEADLINE).run_each(|comm| {
         let link = DeviceGroup::open(&comm, queue(&machine, &comm)?, ReducePath::Auto, DEADLINE)?;
-        Ok::<_, Error>(link.name())
+        Ok::<_, Error>(link.described())
     });
     of_all(opened).map(|_| ())
 }

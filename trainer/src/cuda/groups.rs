@@ -254,10 +254,10 @@ impl<'a> GpuGroups<'a> {
         self.world.captures() && self.pipeline.is_none() && self.serving.is_empty()
     }
 
-    /// The path by which all ranks sum, in words, and why.
-    pub fn exchange(&self) -> String {
+    /// The path by which all ranks sum, in words, and why; `None` for a single rank.
+    pub fn exchange(&self) -> Option<String> {
         match self.mixes_devices {
-            true => "the host: some ranks compute on CPUs".into(),
+            true => Some("the host: some ranks compute on CPUs".into()),
             false => self.world.described(),
         }
     }

@@ -86,8 +86,8 @@ impl<'a> Replica<'a> {
         Ok(own)
     }
 
-    /// The path by which the ranks sum gradients, with the version of NCCL if it is NCCL, and why.
-    pub fn exchange(&self) -> String {
+    /// The path by which the ranks sum gradients, with the version of NCCL if it is NCCL, and why; `None` for a single rank.
+    pub fn exchange(&self) -> Option<String> {
         self.worker.groups.exchange()
     }
 

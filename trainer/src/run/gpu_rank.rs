@@ -32,8 +32,8 @@ impl<'a> GpuRank<'a> {
         let device = cuda::device_of(config, comm, &*machine)?;
         let network = models::build(config, samples)?;
         same_layout(comm, &network)?;
-        // The ranks' device waits as long as any other operation of theirs: as ALLFOLD_TIMEOUT says.
-        let deadline = Joining::deadlines_from_env()?.operation;
+        // A quarter of the time that ALLFOLD_TIMEOUT gives is left for finding out which rank is late.
+        let deadline = Joining::deadlines_from_env()?.operation * 3 / 4;
         let replica = Replica::of(config, network, comm, Within { machine, device, deadline })?;
         Ok(GpuRank { config, comm, replica })
     }
@@ -138,7 +138,7 @@ impl<F: Float> TrainingRank<F> for GpuRank<'_> {
     }
 
     fn exchange(&self) -> Option<String> {
-        Some(self.replica.exchange())
+        self.replica.exchange()
     }
 
     fn memory(&mut self) -> MemoryUse {

@@ -94,7 +94,7 @@ pub struct TrainResult {
     pub time: Picos,
     /// The same time, by parts of a step.
     pub breakdown: StepBreakdown,
-    /// The path by which ranks on GPUs sum gradients, and why, in words; `None` on CPUs.
+    /// The path by which ranks on GPUs sum gradients, and why, in words; `None` on CPUs and for a single rank.
     pub exchange: Option<String>,
     /// The times of each bucket in the last step.
     pub buckets: Vec<BucketTimes>,

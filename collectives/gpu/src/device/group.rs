@@ -160,24 +160,24 @@ impl<'a> DeviceGroup<'a> {
         self.comm.size()
     }
 
-    /// The path of the sums in words, with the version of NCCL if it is NCCL, and why it was taken.
-    pub fn described(&self) -> String {
+    /// The path of the sums in words, with the version of NCCL if it is NCCL, and why it was taken; `None` for a single rank.
+    pub fn described(&self) -> Option<String> {
         let version = |comm: &NcclComm| match comm.version() {
             Ok((major, minor, patch)) => format!("NCCL {major}.{minor}.{patch}"),
             Err(_) => "NCCL".into(),
         };
         let path = match &self.over {
-            Over::Nobody => return "one rank alone".into(),
+            Over::Nobody => return None,
             Over::Nccl(comm) => format!("native {}", version(comm)),
             Over::Scheduled(comm) => format!("schedules over {}", version(comm)),
             Over::Device(_) => "device copies".into(),
             Over::Host => "the host".into(),
         };
-        match (&self.why, &self.over) {
+        Some(match (&self.why, &self.over) {
             (Some(why), _) => format!("{path}: {why}"),
             (None, Over::Device(_) | Over::Host) => format!("{path}: the configuration chooses it"),
             (None, _) => path,
-        }
+        })
     }
 
     /// Whether sums are queued without waiting, so that a stream capture can record them. On the device path, ranks' streams wait for

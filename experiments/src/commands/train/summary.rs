@@ -148,12 +148,14 @@ fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
         time(error_us)
     ))?;
     let parts = trained.breakdown();
-    if let Some(exchange) = &trained.result.exchange {
+    if trained.on_gpus {
         let (data, rest) = (time(parts.data_us), time(parts.backward_us));
         output.say(format!("  data {data}, forward, backward, exchange and optimiser on the GPU {rest}"))?;
-        output.say(format!("gradients summed by {exchange}"))?;
     } else {
         spent(trained, output)?;
+    }
+    if let Some(exchange) = &trained.result.exchange {
+        output.say(format!("gradients summed by {exchange}"))?;
     }
     if let Some(held) = trained.memory() {
         output.say(format!(

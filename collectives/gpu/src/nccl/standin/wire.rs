@@ -132,6 +132,8 @@ fn pass_on(mut stream: TcpStream, served: &Mutex<Served>) -> Option<()> {
             (served.complete, served.log) = (true, Vec::new());
         }
     }
+    // Small frames must not wait for each other's acknowledgements.
+    stream.set_nodelay(true).ok()?;
     let mut to = stream.try_clone().ok()?;
     std::thread::spawn(move || frames.iter().try_for_each(|frame| to.write_all(&frame)));
     let send = |frame: Arc<[u8]>| {

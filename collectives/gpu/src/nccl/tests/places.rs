@@ -85,7 +85,7 @@ fn the_child_of_ranks_on_one_gpu_has_its_parents_limit_of_blocks() {
 }
 
 /// The reduce paths that `auto` selects for two ranks on one machine.
-fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<String>> {
+fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<Option<String>>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
         let link = DeviceGroup::open(
             &comm,
@@ -103,15 +103,15 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     let offered = StandIn { offered: true, ..StandIn::default() };
     let careless = auto(&one_gpu(&[7], offered));
     assert!(careless.iter().all(Result::is_err), "{careless:?}");
-    let device = Ok("device copies: ranks 0 and 1 share a GPU".to_string());
+    let device = Ok(Some("device copies: ranks 0 and 1 share a GPU".to_string()));
     assert_eq!(auto(&one_gpu(&[], offered)), [device.clone(), device.clone()]);
-    let nccl = Ok("native NCCL 2.30.3".to_string());
+    let nccl = Ok(Some("native NCCL 2.30.3".to_string()));
     assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl]);
     // Even where NCCL lets ranks share a GPU.
     let sharing = StandIn { shares: true, ..offered };
     assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device]);
     // On the shim, `auto` selects NCCL only if a test enables it.
-    let device = Ok("device copies: rank 0 has no NCCL; `allfold doctor` there says why".to_string());
+    let device = Ok(Some("device copies: rank 0 has no NCCL; `allfold doctor` there says why".to_string()));
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
 }
 

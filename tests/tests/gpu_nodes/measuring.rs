@@ -1,0 +1,142 @@
+//! `bench --backend nccl` over processes.
+
+use super::*;
+
+/// The rows of a table: the size, and the numbers of wrong elements out of place and in place.
+fn rows(text: &str) -> Vec<(u64, String, String)> {
+    let row = |line: &str| {
+        // A launcher writes the rank before each line.
+        let words: Vec<&str> = line.trim_start_matches("[rank 0] ").split_whitespace().collect();
+        let size = words.first()?.parse().ok()?;
+        Some((size, (*words.get(8)?).to_string(), (*words.get(12)?).to_string()))
+    };
+    text.lines().filter_map(row).collect()
+}
+
+fn right(text: &str, sizes: &[u64], in_place: &str) {
+    let wanted: Vec<_> = sizes.iter().map(|size| (*size, "0".to_string(), in_place.to_string())).collect();
+    assert_eq!(rows(text), wanted, "{text}");
+    assert!(text.contains("of NCCL 2.30.3"), "{text}");
+}
+
+#[test]
+fn every_collective_is_right_over_processes_on_one_communicator_for_all_sizes() {
+    for (collective, in_place) in [
+        ("all_reduce", "0"),
+        ("broadcast", "0"),
+        ("reduce", "0"),
+        ("all_gather", "0"),
+        ("reduce_scatter", "0"),
+        ("all_to_all", "N/A"),
+        ("gather", "N/A"),
+        ("scatter", "N/A"),
+    ] {
+        let words = ["launch", "-n", "4", "--", "bench", collective, "--backend", "nccl"];
+        let sizes = ["-b", "64", "-e", "4K", "-f", "64", "-w", "1", "-r", "0"];
+        let text = said(&[&words[..], &sizes].concat());
+        right(&text, &[64, 4096], in_place);
+        assert!(text.contains("4 ranks on 8 x ") && text.contains("a process per rank"), "{text}");
+    }
+}
+
+#[test]
+fn a_job_of_two_nodes_on_one_host_is_told_apart_by_the_hosts_names() {
+    let rendezvous = format!("127.0.0.1:{}", free_port());
+    let nodes = |named: bool| {
+        let node = |node: &'static str| {
+            let launch = ["launch", "-n", "2", "--nnodes", "2", "--node-rank", node, "--rdzv", &rendezvous];
+            let bench = ["--", "bench", "all_reduce", "--backend", "nccl", "-b", "4K", "-e", "4K", "-w", "1"];
+            let mut command = command(&[&launch[..], &bench].concat());
+            if named {
+                command.env("NCCL_HOSTID", format!("node{node}"));
+            }
+            command
+        };
+        together(vec![node("0"), node("1")])
+    };
+    let apart = nodes(true);
+    assert!(apart.iter().all(|node| node.code == Some(0)), "{}{}", apart[0].errors, apart[1].errors);
+    right(&apart[0].text, &[4096], "0");
+    let same = nodes(false);
+    assert_eq!(same[0].code, Some(2), "{}", same[0].errors);
+    assert!(same[0].errors.contains("are on one GPU, which NCCL 2.30.3 refuses here"), "{}", same[0].errors);
+}
+
+#[test]
+fn torchruns_and_slurms_variables_make_a_process_a_rank() {
+    let (port, job) = (free_port().to_string(), std::process::id().to_string());
+    let rank = |variables: &[(&str, String)]| {
+        let words = ["bench", "all_reduce", "--backend", "nccl", "-b", "4K", "-e", "4K", "-w", "1"];
+        let mut command = command(&words);
+        command.envs(variables.iter().map(|(name, value)| (*name, value)));
+        command
+    };
+    let of_torchrun = |rank_: usize| {
+        rank(&[
+            ("RANK", rank_.to_string()),
+            ("WORLD_SIZE", "2".into()),
+            ("LOCAL_RANK", rank_.to_string()),
+            ("LOCAL_WORLD_SIZE", "2".into()),
+            ("MASTER_ADDR", "127.0.0.1".into()),
+            ("MASTER_PORT", port.clone()),
+        ])
+    };
+    let of_slurm = |rank_: usize| {
+        rank(&[
+            ("SLURM_JOB_ID", job.clone()),
+            ("SLURM_STEP_ID", "0".into()),
+            ("SLURM_PROCID", rank_.to_string()),
+            ("SLURM_LOCALID", rank_.to_string()),
+            ("SLURM_NODEID", "0".into()),
+            ("SLURM_NTASKS", "2".into()),
+            ("SLURM_STEP_NUM_TASKS", "2".into()),
+            ("SLURM_STEP_TASKS_PER_NODE", "2".into()),
+            ("SLURM_STEP_NODELIST", "127.0.0.1".into()),
+            ("MASTER_ADDR", "127.0.0.1".into()),
+            ("MASTER_PORT", port.clone()),
+        ])
+    };
+    for ranks in [vec![of_torchrun(0), of_torchrun(1)], vec![of_slurm(0), of_slurm(1)]] {
+        let ended = together(ranks);
+        assert!(ended.iter().all(|rank| rank.code == Some(0)), "{}{}", ended[0].errors, ended[1].errors);
+        right(&ended[0].text, &[4096], "0");
+        assert!(ended[1].text.is_empty(), "{}", ended[1].text);
+    }
+}
+
+/// A shell inside of `srun --pty` is a job of one process.
+#[test]
+fn an_interactive_step_of_slurm_has_started_no_other_ranks() {
+    let mut bench =
+        command(&["bench", "all_reduce", "--backend", "nccl", "--ranks", "2", "-b", "4K", "-e", "4K"]);
+    let config = config("digits-mlp.toml");
+    let mut train = command(&["train", "--config", &config, "--ranks", "2", "--set", "training.max_steps=2"]);
+    for job in [&mut bench, &mut train] {
+        job.envs([
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_PROCID", "0"),
+            ("SLURM_LOCALID", "0"),
+        ]);
+        job.envs([("SLURM_NTASKS", "1"), ("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_STEP_TASKS_PER_NODE", "1")]);
+        let ended = ended(job.output().unwrap());
+        assert_eq!(ended.code, Some(0), "{}", ended.errors);
+        assert!(ended.text.contains("2 ranks"), "{}", ended.text);
+    }
+}
+
+#[test]
+fn nccl_tests_flags_are_kept_or_refused_with_a_reason() {
+    let words =
+        ["launch", "-n", "2", "--", "bench", "all_reduce", "--backend", "nccl", "-b", "4K", "-e", "4K"];
+    for flags in [&["-m", "4"][..], &["-z", "1"], &["-a", "3"], &["-C", "1"], &["-T", "60"], &["-p", "1"]] {
+        right(&said(&[&words[..], &["-w", "1"], flags].concat()), &[4096], "0");
+    }
+    let alone = ["bench", "all_reduce", "--backend", "nccl", "--ranks", "2"];
+    for flag in ["-t", "-g", "-G", "-N", "-S", "-I", "-K", "-M", "-u", "-J"] {
+        let Ended { code, text, errors } = run(&[&alone[..], &[flag, "1"]].concat());
+        assert_eq!((code, text.as_str(), errors.lines().count()), (Some(2), "", 1), "{flag}: {errors}");
+    }
+    let other = run(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-m", "4"]);
+    assert!(other.code == Some(2) && other.errors.contains("--backend nccl"), "{}", other.errors);
+}
