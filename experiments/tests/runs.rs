@@ -15,7 +15,7 @@ fn every_published_run_is_read_whole_and_names_its_source() {
     files.sort();
     assert_eq!(files.len(), 6);
     for file in files {
-        let read = runs::read(&file).unwrap();
+        let read = runs::read(&file, None).unwrap().runs;
         let [run] = &*read else { panic!("{}: {} runs", file.display(), read.len()) };
         assert!(run.source.as_deref().unwrap().starts_with("https://"), "{}", run.name);
         assert!(run.left_out.is_empty(), "{}: {:?}", run.name, run.left_out);
@@ -26,6 +26,6 @@ fn every_published_run_is_read_whole_and_names_its_source() {
 
 #[test]
 fn a_file_that_is_none_is_named() {
-    let said = runs::read(&folder().join("nowhere.json")).unwrap_err().to_string();
+    let said = runs::read(&folder().join("nowhere.json"), None).unwrap_err().to_string();
     assert!(said.contains("nowhere.json: "), "{said}");
 }

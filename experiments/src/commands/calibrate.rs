@@ -85,7 +85,7 @@ pub fn run(args: &Args) -> CommandResult {
     let residuals = residuals(&runs, &found.parameters)?;
     drop(predicting);
     output.say(residuals)?;
-    let file = ParameterFile::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
+    let file = ParameterFile::of(&found, &ends, &runs);
     let text = toml::to_string(&file).map_err(CommandError::run)?;
     let text =
         format!("# Physical parameters of collectives, written by `allfold calibrate RUNS -o FILE`.\n{text}");

@@ -7,6 +7,8 @@
 //! --with-one-run                             as --leave-one-system-out, with one other run of the system in the fit
 //! ```
 
+mod measured;
+
 use crate::scaling::published as throughput;
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
@@ -17,16 +19,16 @@ use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::format::{file_name, time};
 use allfold_report::records::{Stamp, Validated};
-use allfold_sim::{json_error, read_text_at_most};
+use allfold_sim::read_text_at_most;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
-use allfold_validation::prepare::{GivenMachine, Prepared, PreparedRow, prepare};
+use allfold_validation::prepare::{Prepared, PreparedRow};
 use allfold_validation::repeatability::{self, RunPair};
-use allfold_validation::runs;
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
+pub(super) use measured::{MachineArgs, read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -81,31 +83,6 @@ pub(crate) struct Args {
     plots: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
-}
-
-/// The machine of runs that do not describe it.
-#[derive(clap::Args, Debug)]
-pub(super) struct MachineArgs {
-    /// The machine of runs that do not describe it, by name, such as hgx-h100 or dgx-a100,devices=4 (`allfold machines` lists them).
-    /// The GPUs and hosts that nccl-tests lists must be this machine's
-    #[arg(long, value_name = "T", conflicts_with = "machine")]
-    topology: Option<String>,
-    /// The same in words: a JSON file such as {"gpu": "H100 SXM", "gpus_per_node": 8, "nodes": 2, "inter_node": "8x400Gb/s
-    /// InfiniBand"}. What nccl-tests lists may be left out
-    #[arg(long, value_name = "FILE")]
-    machine: Option<PathBuf>,
-}
-
-impl MachineArgs {
-    fn given(&self) -> CommandResult<Option<GivenMachine>> {
-        let Some(path) = &self.machine else { return Ok(self.topology.clone().map(GivenMachine::Named)) };
-        let wrong =
-            |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
-        let text =
-            read_text_at_most(path, LONGEST, "a machine's description").map_err(|error| wrong(&error))?;
-        let json = |error: serde_json::Error| wrong(&json_error(&error.to_string(), None));
-        Ok(Some(GivenMachine::Described(serde_json::from_str(&text).map_err(json)?)))
-    }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -196,39 +173,6 @@ pub fn parameters(path: Option<&Path>) -> CommandResult<ParameterFile> {
     ParameterFile::parse(&text).map_err(|error| wrong(&error))
 }
 
-/// Reads measured runs; prints the runs that cannot be predicted and leaves them out.
-///
-/// # Errors
-/// A file that is no run; no run that can be predicted.
-pub(super) fn read(
-    files: &[PathBuf],
-    machine: &MachineArgs,
-    output: &mut RunOutput,
-) -> CommandResult<Vec<Prepared>> {
-    let (given, mut prepared, mut refused) = (machine.given()?, Vec::new(), Vec::new());
-    for file in files {
-        let read = match runs::read(file) {
-            Ok(read) => read,
-            Err(flaw) if files.len() > 1 && flaw.to_string().contains("contradicts itself") => {
-                output.say(format!("left out: {flaw}"))?;
-                continue;
-            }
-            Err(flaw) => return Err(CommandError::usage(flaw)),
-        };
-        for run in read {
-            match prepare(&run, given.as_ref(), false) {
-                Ok(run) => prepared.push(run),
-                Err(why) => refused.push(why),
-            }
-            run.left_out.iter().try_for_each(|row| output.say(format!("left out of {}: {row}", run.name)))?;
-        }
-    }
-    match refused.first().filter(|_| prepared.is_empty()) {
-        Some(why) => Err(CommandError::usage(format!("every run was left out: {why}"))),
-        None => refused.iter().try_for_each(|why| output.say(format!("left out: {why}"))).map(|()| prepared),
-    }
-}
-
 impl Args {
     /// The kind of group that is left out of the fit in turn; `None` if nothing is left out.
     fn left_out(&self) -> Option<Group> {
@@ -274,7 +218,7 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
     let by = args.left_out();
     for run in runs {
         let Some(by) = by else {
-            plans.push(Plan { run, parameters: file.parameters(), fitted: file.runs.contains(&run.name) });
+            plans.push(Plan { run, parameters: file.parameters(), fitted: file.has(run) });
             continue;
         };
         let group = by.of(run);

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::fit::Fit;
+use crate::prepare::Prepared;
 use allfold_nccl_model::physics::{PARAMETERS, Parameters};
 use allfold_sim::suggest::unknown;
 use allfold_sim::{expected, line_and_column};
@@ -24,6 +25,9 @@ pub struct ParameterFile {
     /// Runs that took part in the fit: they never count as validated by it.
     #[serde(default)]
     pub runs: Vec<String>,
+    /// The rows of these runs, each run as [`crate::runs::Run::fingerprint`] in hexadecimal digits: a copy of a run has other names.
+    #[serde(default)]
+    pub rows: Vec<String>,
     /// The systems of the runs.
     #[serde(default)]
     pub systems: Vec<String>,
@@ -91,6 +95,11 @@ impl ParameterFile {
         Ok(file)
     }
 
+    /// Whether a run, or a copy of it, took part in the fit.
+    pub fn has(&self, run: &Prepared) -> bool {
+        self.runs.contains(&run.name) || self.rows.contains(&fingerprint(run))
+    }
+
     /// The parameters in the form that the model takes.
     pub fn parameters(&self) -> Parameters {
         let mut parameters = Parameters::default();
@@ -103,7 +112,7 @@ impl ParameterFile {
     }
 
     /// The parameters of a fit. A parameter that the runs do not determine keeps its source.
-    pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> ParameterFile {
+    pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: &[Prepared]) -> ParameterFile {
         let round = |value: f64| (value * 1e4).round() / 1e4;
         let entries = PARAMETERS.iter().enumerate().map(|(number, known)| {
             let value = fit.parameters.at(number);
@@ -122,8 +131,17 @@ impl ParameterFile {
                 source,
             }
         });
-        ParameterFile { runs, systems: fit.systems.clone(), parameter: entries.collect() }
+        ParameterFile {
+            runs: runs.iter().map(|run| run.name.clone()).collect(),
+            rows: runs.iter().map(fingerprint).collect(),
+            systems: fit.systems.clone(),
+            parameter: entries.collect(),
+        }
     }
+}
+
+fn fingerprint(run: &Prepared) -> String {
+    format!("{:016x}", run.fingerprint)
 }
 
 #[cfg(test)]

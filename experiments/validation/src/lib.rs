@@ -32,6 +32,7 @@ pub mod repeatability;
 pub mod runs;
 pub mod scaling_tables;
 pub mod score;
+mod settings;
 pub mod systems;
 pub mod tables;
 

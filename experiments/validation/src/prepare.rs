@@ -1,11 +1,12 @@
 //! Makes cases that can be predicted from a run: its machine from a description, and NCCL's choice for every row.
 
 use crate::runs::{Hardware, Run};
+use crate::settings;
 use crate::systems::system;
 use allfold_nccl_model::physics::{PhysicsCase, STORED, Setting};
-use allfold_nccl_model::{Library, Overrides, Platform};
+use allfold_nccl_model::{Library, Platform};
 use allfold_sim::machines::presets::Preset;
-use allfold_sim::machines::{Fabric, Generation, GpuModel, Machine};
+use allfold_sim::machines::{Fabric, GpuModel, Machine};
 
 /// A run that can be predicted.
 #[derive(Clone, Debug)]
@@ -18,10 +19,10 @@ pub struct Prepared {
     pub nodes: u32,
     /// The machine, and the settings from the run's environment.
     pub setting: Setting,
+    /// [`Run::fingerprint`] of the run.
+    pub fingerprint: u64,
     /// The rows of the run.
     pub rows: Vec<PreparedRow>,
-    /// Rows that contradict themselves, with the reason.
-    pub left_out: Vec<String>,
 }
 
 /// A row with NCCL's choice.
@@ -59,43 +60,23 @@ pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> R
         Err(error) => return refuse(&error),
     };
     let env = |key: &str| run.env.get(key).map(String::as_str);
-    if let Some(nics) = &mut machine.nics {
-        if env("NCCL_IB_DISABLE") == Some("1")
-            || env("NCCL_NET").is_some_and(|net| net.eq_ignore_ascii_case("socket"))
-        {
-            nics.fabric = Fabric::Sockets;
-            nics.gpudirect = false;
-        }
-        if env("NCCL_NET_GDR_LEVEL").is_some_and(|level| level == "LOC" || level == "0") {
-            nics.gpudirect = false;
-        }
-        if let Some(named) = env("NCCL_IB_HCA").and_then(listed) {
-            nics.count = nics.count.min(named);
-        }
-    }
-    if env("NCCL_P2P_DISABLE") == Some("1") {
-        // Data between GPUs are copied through the host's memory, over PCIe.
-        (machine.nvlink, machine.switched, machine.peer) = (false, false, false);
-    }
+    settings::apply(&run.env, &mut machine);
     let collnet = machine.switched && env("NCCL_COLLNET_ENABLE") == Some("1");
     let library = Library {
         version: run.nccl_version.as_deref().map_or(Library::default().version, version),
         nvls: env("NCCL_NVLS_ENABLE") != Some("0"),
         collnet,
     };
-    // Before NCCL 2.5 a threshold decided between rings and trees.
-    let rings = env("NCCL_TREE_THRESHOLD") == Some("0");
-    let algorithms = env("NCCL_ALGO").unwrap_or(if rings { "ring" } else { "" });
-    // aws-ofi-nccl sets NCCL_PROTO=simple on P4d, whose EFA does not keep the order of stores.
-    let efa = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Efa && nics.gpudirect);
-    let simple = efa && machine.gpu.generation == Generation::Ampere;
-    let protocols = env("NCCL_PROTO").unwrap_or(if simple { "simple" } else { "" });
-    let overrides = match Overrides::new(algorithms, protocols) {
+    let overrides = match settings::overrides(&run.env, &machine) {
         Ok(overrides) => overrides,
         Err(error) => return refuse(&error),
     };
-    let platform = Platform::of(&machine, run.ranks, library);
-    let driven = driven(&run.notes);
+    let driven = run.driven.unwrap_or_else(|| driven(&run.notes));
+    if driven > 1 {
+        machine.understood.push(format!("a thread drives {driven} GPUs"));
+    }
+    machine.understood.extend(run.remarks.iter().cloned());
+    let platform = settings::limited(Platform::of(&machine, run.ranks, library), &run.env);
     let slingshot = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Slingshot && nics.gpudirect);
     let matched = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
     let stored = env("FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD").and_then(|bytes| bytes.parse().ok());
@@ -114,8 +95,8 @@ pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> R
         system: system(run),
         nodes,
         setting,
+        fingerprint: run.fingerprint(),
         rows,
-        left_out: run.left_out.clone(),
     })
 }
 
@@ -223,15 +204,6 @@ fn driven(notes: &str) -> u32 {
     let after = notes.split("-g ").nth(1).filter(|_| notes.contains("process"));
     let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
     digits.and_then(|digits| digits.parse().ok()).filter(|&gpus| gpus > 0).unwrap_or(1)
-}
-
-/// The number of NICs that `NCCL_IB_HCA` lists by name; `None` for a prefix or an exclusion, which gives no number.
-fn listed(text: &str) -> Option<u32> {
-    let names: Vec<&str> = text.trim_start_matches('=').split(',').filter(|name| !name.is_empty()).collect();
-    let one =
-        |name: &str| name.split(':').next().is_some_and(|name| name.ends_with(|c: char| c.is_ascii_digit()));
-    let each = !text.starts_with('^') && names.iter().all(|name| name.contains('_') && one(name));
-    u32::try_from(names.len()).ok().filter(|count| each && *count > 0)
 }
 
 /// The major and minor number of a version such as `2.29.3+cuda13.1` or `2.18`.

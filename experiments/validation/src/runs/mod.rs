@@ -10,18 +10,26 @@
 //! that can be read and cannot be true is left out and named ([`Run::left_out`]).
 
 mod contradiction;
+mod facts;
 mod flaw;
+mod header;
+mod left_out;
+mod line;
 mod published;
 mod read;
+mod records;
 mod report;
 mod run;
 mod table;
 
 pub use allfold_sim::machines::Description as Hardware;
 pub use flaw::Flaw;
+pub use left_out::LeftOut;
+#[cfg(test)]
+use read::parse_all as parse_given;
 #[cfg(test)]
 pub(crate) use read::parse_unchecked;
-pub use read::{parse, read};
+pub use read::{Reading, parse, read};
 pub use run::{Run, RunRow};
 
 #[cfg(test)]

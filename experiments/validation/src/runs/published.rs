@@ -15,7 +15,7 @@ use allfold_schedules::Collective;
 use allfold_sim::machines::Description;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 #[derive(Deserialize)]
 struct ParameterFile {
@@ -67,12 +67,8 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
     }
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     Ok(Run {
-        name: name.into(),
-        collective: file.collective,
         dtype: file.dtype,
-        ranks: file.ranks.get(),
         hardware: file.hardware,
-        listed: BTreeSet::new(),
         source: file.source,
         nccl_version: file.nccl_version,
         env: file.env.iter().map(|(key, value)| (key.clone(), word(value))).collect(),
@@ -80,7 +76,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         system: file.system,
         suspect: file.suspect,
         rows,
-        left_out: Vec::new(),
+        ..Run::new(name.into(), file.collective, file.ranks.get())
     })
 }
 

@@ -63,6 +63,16 @@ struct Side {
     time: Option<f64>,
     alg_bw: f64,
     bus_bw: f64,
+    /// The number of wrong elements, as a number or a text; null where results were not checked.
+    #[serde(default)]
+    nwrong: serde_json::Value,
+}
+
+impl Side {
+    fn wrong(&self) -> f64 {
+        let text = self.nwrong.as_str().and_then(|text| text.trim().parse().ok());
+        self.nwrong.as_f64().or(text).unwrap_or(0.0)
+    }
 }
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
@@ -76,7 +86,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
             "which collective was it? expected `all_reduce_perf` or the like in `args`; or name the file after it",
         ));
     };
-    let mut rows = Vec::new();
+    let mut run = Run::new(name.into(), collective, file.ranks()?);
     for line in &file.results {
         for (in_place, side) in [(false, &line.out_of_place), (true, &line.in_place)] {
             let Some(side) = side else { continue };
@@ -86,26 +96,18 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
                 ));
             };
             let (algbw_gbps, busbw_gbps) = (side.alg_bw, side.bus_bw);
-            rows.push(RunRow { bytes: line.size, in_place, time_us, algbw_gbps, busbw_gbps });
+            run.add(RunRow { bytes: line.size, in_place, time_us, algbw_gbps, busbw_gbps }, side.wrong());
         }
     }
     let pairs = file.env.iter().filter_map(|line| line.split_once('='));
     let ours = pairs.filter(|(key, _)| key.starts_with("NCCL_"));
     Ok(Run {
-        name: name.into(),
-        collective,
         dtype: file.results.first().map_or_else(String::new, |line| line.dtype.clone()),
-        ranks: file.ranks()?,
-        hardware: None,
         listed: file.listed(),
-        source: None,
         nccl_version: file.nccl_version.map(version),
         env: ours.map(|(key, value)| (key.into(), value.into())).collect(),
-        notes: String::new(),
-        system: None,
-        suspect: false,
-        rows,
-        left_out: Vec::new(),
+        driven: Some(file.config.ngpus),
+        ..run
     })
 }
 

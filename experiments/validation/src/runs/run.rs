@@ -1,9 +1,12 @@
 //! A measured run, and the names of collectives in it.
 
+use super::left_out::LeftOut;
 use allfold_schedules::Collective;
+use allfold_sim::fnv1a;
 use allfold_sim::machines::{Description, GpuModel};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// The measured times of one collective over a sweep of sizes.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,14 +37,57 @@ pub struct Run {
     pub suspect: bool,
     /// The measurements in the order of the file; each side of a table's line is a row.
     pub rows: Vec<RunRow>,
-    /// Rows that contradict themselves, each with the reason.
-    pub left_out: Vec<String>,
+    /// Rows that do not count.
+    pub left_out: LeftOut,
+    /// The number of GPUs that one thread drives, if the run says so.
+    pub driven: Option<u32>,
+    /// What the reader made of figures that are not those of today's nccl-tests, one line each.
+    pub remarks: Vec<String>,
 }
 
 /// A rank as nccl-tests lists it: its number, its host, and its GPU as the driver names it.
 pub type ListedRank = (u32, String, String);
 
 impl Run {
+    /// A run of which no more is known.
+    pub(super) fn new(name: String, collective: Collective, ranks: u32) -> Run {
+        Run {
+            name,
+            collective,
+            dtype: String::new(),
+            ranks,
+            hardware: None,
+            listed: BTreeSet::new(),
+            source: None,
+            nccl_version: None,
+            env: BTreeMap::new(),
+            notes: String::new(),
+            system: None,
+            suspect: false,
+            rows: Vec::new(),
+            left_out: LeftOut::default(),
+            driven: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    /// A number that another run has too if its collective, ranks and rows are the same, whatever its name and layout.
+    pub fn fingerprint(&self) -> u64 {
+        let both = self.rows.iter().any(|row| !row.in_place);
+        let rows = self.rows.iter().filter(|row| !(both && row.in_place));
+        // Layouts print times to different numbers of digits.
+        let text: Vec<String> = rows.map(|row| format!("{} {:.2e}", row.bytes, row.time_us)).collect();
+        fnv1a(format!("{} {} {}", self.collective, self.ranks, text.join(",")).as_bytes())
+    }
+
+    /// Adds a row, or counts it as left out if it has `wrong` elements.
+    pub(super) fn add(&mut self, row: RunRow, wrong: f64) {
+        match wrong > 0.0 {
+            true => self.left_out.wrong.push(row.bytes),
+            false => self.rows.push(row),
+        }
+    }
+
     /// The hardware that the file's list of ranks gives; `None` without a list.
     ///
     /// # Errors
@@ -87,6 +133,23 @@ pub struct RunRow {
     pub busbw_gbps: f64,
 }
 
+impl RunRow {
+    /// Makes a size and time of OSU's benchmarks, which count what a rank sends to one rank, those of nccl-tests, with their rates.
+    pub(super) fn complete(&mut self, collective: Collective, ranks: u32) {
+        use Collective::{AllGather, AllToAll, Gather, Scatter};
+        let parts =
+            if matches!(collective, AllGather | AllToAll | Gather | Scatter) { u64::from(ranks) } else { 1 };
+        self.bytes = self.bytes.saturating_mul(parts);
+        self.algbw_gbps = self.bytes as f64 / self.time_us / 1e3;
+        self.busbw_gbps = self.algbw_gbps * collective.bus_factor(ranks);
+    }
+}
+
+/// The name of a file's run: the file's, with the number of all but the first.
+pub(super) fn numbered(file: &str, number: usize) -> String {
+    if number == 1 { file.into() } else { format!("{file}#{number}") }
+}
+
 /// The collective in a file's name, the longest where there are several: `all_reduce` in `a100_all_reduce_2n`.
 pub(super) fn named_in(name: &str) -> Option<Collective> {
     let spelled = Collective::ALL.into_iter().map(|collective| (collective.name(), collective));
@@ -95,12 +158,17 @@ pub(super) fn named_in(name: &str) -> Option<Collective> {
     found.max_by_key(|(word, _)| word.len()).map(|(_, collective)| collective)
 }
 
-/// The collective that a program or a file is named after: `all_reduce_perf`, `alltoall`, ...
+/// The collective that a program, a file or a record is named after: `all_reduce_perf`, `alltoall`, `AllReduce`, `Bcast`, ...
 pub(super) fn collective(word: &str) -> Option<Collective> {
     let word = word.rsplit('/').next().unwrap_or(word);
-    let name = word.strip_suffix("_perf").unwrap_or(word);
-    let called =
-        |collective: &Collective| [collective.name(), collective.meaning().nccl_tests].contains(&name);
+    let letters = |word: &str| word.to_lowercase().replace(['_', '-'], "");
+    let name = match letters(word.strip_suffix("_perf").unwrap_or(word)) {
+        name if name == "bcast" => "broadcast".into(),
+        name => name,
+    };
+    let called = |collective: &Collective| {
+        [collective.name(), collective.meaning().nccl_tests].iter().any(|known| letters(known) == name)
+    };
     Collective::ALL.into_iter().find(called)
 }
 
@@ -111,4 +179,19 @@ pub(super) fn collective_field<'de, D: serde::Deserializer<'de>>(from: D) -> Res
         let names = Collective::ALL.map(Collective::name);
         serde::de::Error::custom(allfold_sim::suggest::unknown("collective", &word, &names))
     })
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rows, dtype) = (self.rows.len(), &self.dtype);
+        write!(
+            f,
+            "read {}: {} over {} ranks, {rows} rows of {dtype}",
+            self.name, self.collective, self.ranks
+        )?;
+        match self.left_out.is_empty() {
+            true => Ok(()),
+            false => write!(f, "; left out: {}", self.left_out),
+        }
+    }
 }

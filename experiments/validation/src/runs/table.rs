@@ -1,252 +1,383 @@
-//! nccl-tests' table, in any layout of recent years: the header names the columns.
+//! Tables of nccl-tests, RCCL-tests and OSU's benchmarks in a log of any launcher or collector.
 //!
 //! ```text
-//! #  Rank  0 Group  0 Pid 71 on node1 device  0 [0x07] NVIDIA H100 80GB HBM3        who took part
-//! #       size  count   type  redop  root   time  algbw  busbw #wrong   time  algbw  busbw #wrong
-//! #        (B)  (elements)                  (us)  (GB/s) (GB/s)         (us)  (GB/s) (GB/s)
-//!           8       2  float    sum    -1  13.02   0.00   0.00      0  12.95   0.00   0.00      0
+//! line --> row of a table?     its stream's open table, by the header's columns; put together from its parts
+//!      --> header?             a new table
+//!      --> anything else       a fact on the job: test, ranks, version, settings; or the end of a table
 //! ```
 //!
-//! Older layouts have no `root`, or leave `redop` blank, and call the last column `error`; newer ones add columns to
-//! each side. The labels that launchers put before a line (`[1,0]<stdout>:`, `0: `) are removed; NCCL's log is skipped.
+//! A log is read line by line and never held. Two jobs that ran at the same time are told apart by the labels of their lines.
 
+use super::contradiction;
+use super::facts::{Facts, ListedLine, Test, listed, test};
 use super::flaw::Flaw;
-use super::report::version;
-use super::run::{Run, RunRow, collective, named_in};
+use super::header::Header;
+use super::left_out::LeftOut;
+use super::line::{clean, label, more, row};
+use super::read::Reading;
+use super::run::{Run, RunRow, named_in, numbered};
 use allfold_schedules::Collective;
-use std::collections::BTreeMap;
 
-/// The columns of a table.
-struct Header {
-    names: Vec<String>,
-    /// The columns of `time`: out of place first, then in place.
-    times: Vec<usize>,
-}
+/// The most rows of all tables of a log.
+const ROWS: usize = 1 << 20;
 
-/// The facts that a file gives before a table's rows.
+/// A table whose rows follow.
 #[derive(Default)]
-struct Preamble {
-    collective: Option<Collective>,
-    nccl_version: Option<String>,
-    /// (group, rank) of the devices listed, each with its host and its GPU's name.
-    ranks: BTreeMap<(u32, u32), (String, String)>,
-    /// Settings of NCCL that its log names.
-    env: BTreeMap<String, String>,
-}
-
-pub(super) fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut known = Preamble::default();
-    let mut open: Option<(Header, Run)> = None;
-    for (number, whole) in text.lines().enumerate() {
-        let line = without_label(whole);
-        let words = words(line, number + 1, whole.len() - line.len() + 1);
-        known.learn(line);
-        if let Some(header) = Header::of(&words)? {
-            runs.extend(open.take().map(|(_, run)| run));
-            open = Some((header, known.run(name, runs.len(), number + 1)?));
-        } else if let Some((header, run)) = &mut open {
-            if words.first().is_some_and(|word| word.text.bytes().all(|b| b.is_ascii_digit())) {
-                header.read(&words, run)?;
-            } else if line.contains("Avg bus bandwidth") {
-                runs.extend(open.take().map(|(_, run)| run));
-                known = Preamble { collective: None, ranks: BTreeMap::new(), ..known };
-            }
-        }
-    }
-    runs.extend(open.map(|(_, run)| run));
-    runs.retain(|run| !run.rows.is_empty());
-    if runs.is_empty() {
-        return Err(Flaw::whole(
-            "expected nccl-tests' table: a line `#  size  count  type ... time  algbw  busbw` and rows under it",
-        ));
-    }
-    Ok(runs)
-}
-
-/// A word of a line, and its column.
-struct Word<'a> {
-    text: &'a str,
+struct Open {
+    header: Header,
+    /// The line at which the table begins.
     line: usize,
-    column: usize,
+    rows: Vec<RunRow>,
+    /// Rows of one side, each with its line, under a header of two: in place, unless the table has rows of both sides.
+    single: Vec<(usize, RunRow)>,
+    left_out: LeftOut,
+    dtype: String,
+    /// Whether the rows name an operator.
+    reduces: Option<bool>,
+    /// The row that lacks words: its line, its label and the words so far.
+    partial: Option<(usize, String, Vec<String>)>,
+    failed: bool,
 }
 
-impl Word<'_> {
-    fn number(&self, what: &str) -> Result<f64, Flaw> {
-        self.text.parse().map_err(|_| self.flaw(format!("expected {what}, found `{}`", self.text)))
-    }
-
-    fn flaw(&self, what: String) -> Flaw {
-        Flaw::at(self.line, self.column, what)
-    }
+/// The lines of one job, by the label before them.
+#[derive(Default)]
+struct Stream {
+    label: String,
+    facts: Facts,
+    open: Option<Open>,
+    /// Whether the rows that follow are under a header that was refused.
+    refused: bool,
 }
 
-/// The words of line `number`, of which `line` begins at column `first`.
-fn words(line: &str, number: usize, first: usize) -> Vec<Word<'_>> {
-    let mut next = first;
-    let placed = line.split([' ', '\t']).map(|text| {
-        let column = next;
-        next += text.len() + 1;
-        Word { text, line: number, column }
-    });
-    placed.filter(|word| !word.text.is_empty()).collect()
+/// Reads a log line by line.
+#[derive(Default)]
+pub(super) struct Reader<'a> {
+    name: &'a str,
+    given: Option<u32>,
+    streams: Vec<Stream>,
+    tables: usize,
+    rows: usize,
+    reading: Reading,
 }
 
-/// A line without the label that `mpirun --tag-output` or `srun -l` puts before it.
-fn without_label(line: &str) -> &str {
-    if line.starts_with('[') {
-        return line.split_once("<stdout>:").map_or(line, |(_, rest)| rest);
-    }
-    match line.trim_start().split_once(": ") {
-        Some((label, rest)) if !label.is_empty() && label.bytes().all(|b| b.is_ascii_digit()) => rest,
-        _ => line,
-    }
-}
-
-impl Preamble {
-    fn learn(&mut self, line: &str) {
-        if let Some(word) = line.split_whitespace().find(|word| word.ends_with("_perf")) {
-            self.collective = collective(word).or(self.collective);
-        }
-        if let Some(version) = line.split_once("NCCL version ") {
-            self.nccl_version = version.1.split_whitespace().next().map(str::to_string);
-        }
-        let library = line.split_once("nccl-library=").map(|(_, code)| code.split_whitespace().next());
-        if let Some(code) = library.flatten().and_then(|code| code.parse().ok()) {
-            self.nccl_version = Some(version(code));
-        }
-        if let Some((before, value)) = line.split_once(" set by environment to ") {
-            let key = before.rsplit(' ').next().filter(|key| key.starts_with("NCCL_"));
-            self.env.extend(key.map(|key| (key.into(), value.trim().trim_end_matches('.').into())));
-        }
-        let words: Vec<&str> = line.trim_start_matches(['#', ' ']).split_whitespace().collect();
-        if let ["Rank", rank, rest @ ..] = &*words {
-            let group = match rest {
-                ["Group", group, ..] => group.parse().unwrap_or(0),
-                _ => 0,
-            };
-            let host = words.iter().skip_while(|word| **word != "on").nth(1);
-            let gpu = line.split_once(']').map_or("", |(_, gpu)| gpu.trim());
-            let place = (host.map_or(String::new(), |host| host.to_string()), gpu.to_string());
-            self.ranks.extend(rank.parse().ok().map(|rank| ((group, rank), place)));
-        }
+impl<'a> Reader<'a> {
+    /// A reader of runs called `name`, of `given` ranks where the log does not say.
+    pub(super) fn new(name: &'a str, given: Option<u32>) -> Reader<'a> {
+        Reader { name, given, streams: vec![Stream::default()], ..Reader::default() }
     }
 
-    /// A run without rows, with the facts known so far. Bandwidths are those of a group, so the ranks of the first group count.
-    fn run(&self, name: &str, before: usize, line: usize) -> Result<Run, Flaw> {
-        let collective = self.collective.or_else(|| named_in(name)).ok_or_else(|| {
-            Flaw::at(line, 1, "which collective was it? expected a line with `all_reduce_perf` or the like before the table; or name the file after it")
-        })?;
-        let first = self.ranks.keys().next().map(|&(group, _)| group);
-        let of_first = |&(&(group, _), _): &(&(u32, u32), &(String, String))| Some(group) == first;
-        let ranks = self.ranks.iter().filter(of_first).count();
-        if ranks == 0 {
+    /// Takes line `number`, counted from 1.
+    ///
+    /// # Errors
+    /// More rows than are read.
+    pub(super) fn line(&mut self, number: usize, raw: &str) -> Result<(), Flaw> {
+        let line = clean(raw);
+        if let Some((label, words)) = row(&line) {
+            self.rows += 1;
+            self.row(number, label, words);
+        } else if self.goes_on(&line) {
+            self.rows += 1;
+        } else if line.contains("NCCL INFO") {
+            self.streams.iter_mut().for_each(|stream| stream.facts.learn(&line));
+        } else if line.contains("busbw") || line.contains("Latency") && line.contains("Size") {
+            self.header(number, &line);
+        } else {
+            self.fact(&line);
+        }
+        if self.rows > ROWS {
             return Err(Flaw::at(
-                line,
+                number,
                 1,
-                "how many ranks? expected lines `#  Rank  0 ... device ...` before the table",
+                format!("expected at most {ROWS} rows in a log; split the file"),
             ));
-        }
-        Ok(Run {
-            name: if before == 0 { name.into() } else { format!("{name}#{}", before + 1) },
-            collective,
-            dtype: String::new(),
-            ranks: ranks as u32,
-            hardware: None,
-            listed: self
-                .ranks
-                .iter()
-                .filter(of_first)
-                .map(|((_, rank), (host, gpu))| (*rank, host.clone(), gpu.clone()))
-                .filter(|(_, host, _)| !host.is_empty())
-                .collect(),
-            source: None,
-            nccl_version: self.nccl_version.clone(),
-            env: self.env.clone(),
-            notes: String::new(),
-            system: None,
-            suspect: false,
-            rows: Vec::new(),
-            left_out: Vec::new(),
-        })
-    }
-}
-
-impl Header {
-    /// The columns, where a line is a header.
-    fn of(words: &[Word<'_>]) -> Result<Option<Header>, Flaw> {
-        let [hash, rest @ ..] = words else { return Ok(None) };
-        let is = |name: &str| rest.iter().any(|word| word.text == name);
-        if hash.text != "#" || !(is("size") && is("busbw")) {
-            return Ok(None);
-        }
-        if let Some(word) = rest.iter().find(|word| word.text == "cputime") {
-            return Err(
-                word.flaw("expected `time`; `cputime` (-C) is not how long the collective took".into())
-            );
-        }
-        let names: Vec<String> = rest.iter().map(|word| word.text.to_string()).collect();
-        let times: Vec<usize> = (0..names.len()).filter(|&at| names[at] == "time").collect();
-        let complete = names[0] == "size"
-            && (1..=2).contains(&times.len())
-            && times.iter().all(|&at| names[at + 1..].starts_with(&["algbw".into(), "busbw".into()]));
-        if !complete {
-            let what = "expected `size` first and `time algbw busbw` once or twice in the header";
-            return Err(rest[0].flaw(what.into()));
-        }
-        Ok(Some(Header { names, times }))
-    }
-
-    /// Adds the rows of one line of the table.
-    fn read(&self, words: &[Word<'_>], run: &mut Run) -> Result<(), Flaw> {
-        let Some(size) = words.first() else { return Ok(()) };
-        let bytes =
-            size.text.parse().map_err(|_| size.flaw(format!("`{}` bytes overflow 64 bits", size.text)))?;
-        let (skipped, sides) = self.sides(words)?;
-        if let (Some(dtype), true) = (words.get(2), run.dtype.is_empty()) {
-            run.dtype = dtype.text.to_string();
-        }
-        for (side, at) in sides {
-            let [time, algbw, busbw] = [0, 1, 2].map(|i| &words[at + i - skipped]);
-            run.rows.push(RunRow {
-                bytes,
-                in_place: side == 1,
-                time_us: time.number("a time in microseconds")?,
-                algbw_gbps: algbw.number("an algbw in GB/s")?,
-                busbw_gbps: busbw.number("a busbw in GB/s")?,
-            });
         }
         Ok(())
     }
 
-    /// Which sides a line has and at which column each begins; and how many columns are blank before them.
-    fn sides(&self, words: &[Word<'_>]) -> Result<(usize, Vec<(usize, usize)>), Flaw> {
-        // A time stamp is a column of one word in the header, and of one or two in a row.
-        let stamped = self.names.last().is_some_and(|name| name == "timestamp");
-        let columns = self.names.len() - usize::from(stamped);
-        let has = if stamped { words.len().min(columns) } else { words.len() };
-        let both: Vec<(usize, usize)> = self.times.iter().copied().enumerate().collect();
-        // A collective without an operator leaves `redop` blank in older layouts.
-        let operator = self.names.iter().position(|name| name == "redop").and_then(|at| words.get(at));
-        let blank = operator.is_some_and(|word| word.text.parse::<f64>().is_ok());
-        if has == columns {
-            return Ok((0, both));
+    /// The runs of the log.
+    ///
+    /// # Errors
+    /// A log without any; of several reasons the first.
+    pub(super) fn finish(mut self) -> Result<Reading, Flaw> {
+        (0..self.streams.len()).for_each(|at| self.close(at));
+        match (self.reading.runs.is_empty(), self.reading.left_out.is_empty()) {
+            (true, false) => Err(self.reading.left_out.swap_remove(0)),
+            (true, true) => Err(Flaw::whole(
+                "expected nccl-tests' table: a line `#  size  count  type ... time  algbw  busbw` and rows under it",
+            )),
+            _ => Ok(self.reading),
         }
-        if has + 1 == columns && blank {
-            return Ok((1, both));
+    }
+
+    /// The stream of the lines with this label; the last one where no stream has it.
+    fn stream(&self, label: &str) -> usize {
+        let found = self.streams.iter().position(|stream| stream.label == key(label));
+        found.unwrap_or(self.streams.len() - 1)
+    }
+
+    fn header(&mut self, number: usize, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let at = self.stream(label(before_hash(line)));
+        match Header::of(&words) {
+            Ok(Some(header)) => {
+                self.close(at);
+                (self.streams[at].open, self.streams[at].refused) = (Some(Open::new(header, number)), false);
+            }
+            Ok(None) => self.fact(line),
+            Err(what) => {
+                self.close(at);
+                self.streams[at].refused = true;
+                self.reading.left_out.push(Flaw::at(number, 1, what));
+            }
         }
-        // A collective that only works in place leaves the first side blank.
-        if let [first, second] = *self.times
-            && has + (second - first) == columns
-        {
-            return Ok((second - first, vec![(1, second)]));
+    }
+
+    fn row(&mut self, number: usize, label: String, words: Vec<String>) {
+        let at = self.stream(&label);
+        let stream = &mut self.streams[at];
+        if stream.open.is_none() && !stream.refused {
+            let Some(header) = Header::implied(&words) else { return };
+            stream.open = Some(Open::new(header, number));
         }
-        let last = words.last();
-        let (line, column) = last.map_or((0, 0), |word| (word.line, word.column));
-        Err(Flaw::at(
-            line,
-            column,
-            format!("expected {columns} columns as in the header, found {}", words.len()),
-        ))
+        if let Some(open) = &mut stream.open {
+            open.end_row();
+            open.partial = Some((number, label, words));
+            open.end_full_row();
+        }
+    }
+
+    /// Takes a line that goes on with a row; returns whether it is one.
+    fn goes_on(&mut self, line: &str) -> bool {
+        self.streams.iter_mut().filter_map(|stream| stream.open.as_mut()).any(|open| open.goes_on(line))
+    }
+
+    fn fact(&mut self, line: &str) {
+        let listed = listed(line);
+        let label = label(listed.as_ref().map_or(before_hash(line), |line| line.before));
+        let at = self.stream(label);
+        let stream = &mut self.streams[at];
+        if line.contains("Out of bounds values") && line.contains("FAILED") {
+            stream.open.iter_mut().for_each(|open| open.failed = true);
+        } else if line.contains("Avg bus bandwidth") || line.contains("concluded:") {
+            self.close(at);
+            self.streams[at].facts.test = None;
+        } else if let Some(line) = &listed {
+            self.list(at, label, line);
+        } else {
+            if test(line).is_some() || line.contains("nThread ") {
+                self.start(at);
+            }
+            self.streams.iter_mut().for_each(|stream| stream.facts.learn(line));
+        }
+    }
+
+    /// Takes a line that lists a rank. Rank 0 of a job beside another one begins a stream where its lines have another label.
+    fn list(&mut self, at: usize, label: &str, line: &ListedLine<'_>) {
+        let known = self.streams.iter().any(|stream| stream.label == key(label));
+        if self.streams[at].facts.is_other_job(line) && !known {
+            let mut facts = Facts::of(self.streams[at].facts.test.clone());
+            facts.list(line);
+            return self.streams.push(Stream { label: key(label), facts, ..Stream::default() });
+        }
+        self.start(at);
+        self.streams[at].facts.list(line);
+        self.streams[at].label = key(label);
+    }
+
+    /// What follows is of a new job, if the stream has had a table.
+    fn start(&mut self, at: usize) {
+        self.close(at);
+        let stream = &mut self.streams[at];
+        if stream.facts.done {
+            stream.refused = false;
+            stream.facts.next_job();
+        }
+    }
+
+    /// Ends the open table of a stream.
+    fn close(&mut self, at: usize) {
+        let stream = &mut self.streams[at];
+        let Some(mut open) = stream.open.take() else { return };
+        open.end_row();
+        stream.facts.done = true;
+        if open.is_empty() {
+            return;
+        }
+        self.tables += 1;
+        match open.run(numbered(self.name, self.tables), self.name, &stream.facts, self.given) {
+            Ok(run) => self.reading.runs.push(run),
+            Err(flaw) => self.reading.left_out.push(flaw),
+        }
+    }
+}
+
+/// What stands before a line's own text, which begins with a `#`.
+fn before_hash(line: &str) -> &str {
+    line.split_once('#').map_or("", |(before, _)| before)
+}
+
+/// A label by which lines of a job are known; of one with a time only the letters, since the time differs from line to line.
+fn key(label: &str) -> String {
+    let digits = |part: &str| part.ends_with(|c: char| c.is_ascii_digit());
+    let timed = label.split(':').filter(|part| digits(part)).count() > 1;
+    label.chars().filter(|letter| !timed || letter.is_alphabetic()).collect()
+}
+
+impl Open {
+    fn new(header: Header, line: usize) -> Open {
+        Open { header, line, ..Open::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.single.is_empty() && self.left_out.is_empty() && self.partial.is_none()
+    }
+
+    fn goes_on(&mut self, line: &str) -> bool {
+        if self.header.osu {
+            let mut words = line.split_whitespace();
+            let (size, time) = (words.next().map(str::parse::<u64>), words.next().map(str::parse::<f64>));
+            let (Some(Ok(bytes)), Some(Ok(time_us))) = (size, time) else { return false };
+            let row = RunRow { bytes, in_place: false, time_us, algbw_gbps: f64::NAN, busbw_gbps: f64::NAN };
+            self.rows.push(row);
+            return true;
+        }
+        let Some((_, label, words)) = &mut self.partial else { return false };
+        let found = more(line, label);
+        let goes_on = !found.is_empty();
+        words.extend(found);
+        self.end_full_row();
+        goes_on
+    }
+
+    fn end_full_row(&mut self) {
+        if self.partial.as_ref().is_some_and(|(_, _, words)| self.header.is_full(words)) {
+            self.end_row();
+        }
+    }
+
+    /// Takes the row whose words were gathered, or counts it as broken.
+    fn end_row(&mut self) {
+        let Some((line, _, words)) = self.partial.take() else { return };
+        let Some(sides) = self.header.sides(&words) else { return self.left_out.broken.push(line) };
+        if self.dtype.is_empty() {
+            self.dtype.clone_from(&words[2]);
+            let operator = words.get(3).filter(|word| word.starts_with(|c: char| c.is_ascii_alphabetic()));
+            self.reduces = operator.map(|word| word != "none");
+        }
+        let greatest = if self.header.has_errors() { rounding(&words[2]) } else { 0.0 };
+        let both = sides.len() == 2;
+        for (row, wrong) in sides {
+            match (wrong > greatest, both || !row.in_place) {
+                (true, _) => self.left_out.wrong.push(row.bytes),
+                (false, true) => self.rows.push(row),
+                (false, false) => self.single.push((line, row)),
+            }
+        }
+    }
+
+    /// The run of the table.
+    ///
+    /// # Errors
+    /// A test that is no collective or not named, an unknown number of ranks, jobs that cannot be told apart, wrong results,
+    /// figures that contradict each other.
+    fn run(mut self, name: String, file: &str, facts: &Facts, given: Option<u32>) -> Result<Run, Flaw> {
+        let refuse = |what: String| Err(Flaw::at(self.line, 1, what));
+        let known = match &facts.test {
+            Some(Test::Unknown(test)) => {
+                return refuse(format!("`{test}` is no test of a known collective: its table is left out"));
+            }
+            Some(Test::Known(collective)) => Some(*collective),
+            None => named_in(file),
+        };
+        if facts.jobs() > 1 {
+            let (jobs, each) = (facts.jobs(), facts.ranks().unwrap_or(1));
+            let plural = if each == 1 { "" } else { "s" };
+            return refuse(format!(
+                "the lines of {jobs} jobs of {each} rank{plural} are mixed ({jobs} lines `Rank  0`), as where nccl-tests was built \
+                 without MPI=1; give the log of one job"
+            ));
+        }
+        match self.rows.is_empty() {
+            true => self.rows = std::mem::take(&mut self.single).into_iter().map(|(_, row)| row).collect(),
+            false => self.left_out.broken.extend(self.single.iter().map(|(line, _)| line)),
+        }
+        if self.failed && self.left_out.wrong.is_empty() {
+            return refuse("the test says FAILED and not in which rows: none of its times counts".into());
+        }
+        let ranks = facts.ranks().or(given);
+        let Some(collective) = known.or_else(|| self.inferred(ranks)) else {
+            return refuse(
+                "which collective was it? expected a line with `all_reduce_perf` or the like before the table; or name the file after it"
+                    .into(),
+            );
+        };
+        if facts.test.is_none() && self.reduces.is_some_and(|reduces| reduces != collective.reduces()) {
+            return refuse(format!(
+                "the column `redop` of this table is not that of {collective}; expected its own test's name before it"
+            ));
+        }
+        let ranks = self.ranks(collective, ranks)?;
+        let mut remarks = Vec::new();
+        if self.header.osu {
+            self.rows.iter_mut().for_each(|row| row.complete(collective, ranks));
+            remarks.push("a benchmark of MPI by OSU, predicted as if NCCL had done it".into());
+        }
+        let run = Run {
+            dtype: self.dtype,
+            listed: facts.listed(),
+            nccl_version: facts.nccl_version.clone(),
+            env: facts.env(),
+            driven: facts.driven,
+            rows: self.rows,
+            left_out: self.left_out,
+            remarks,
+            ..Run::new(name, collective, ranks)
+        };
+        contradiction::checked(run, self.header.unit_us).map_err(|what| Flaw::at(self.line, 1, what))
+    }
+
+    /// The number of ranks: `said`, or where nothing says it, the only one that busbw / algbw allows.
+    fn ranks(&self, collective: Collective, said: Option<u32>) -> Result<u32, Flaw> {
+        let refuse = |what: String| Err(Flaw::at(self.line, 1, what));
+        let possible = contradiction::possible_ranks(&self.rows, collective);
+        let between = match (possible.first(), possible.last()) {
+            (Some(first), Some(last)) if first == last => format!("busbw / algbw says {first}"),
+            (Some(first), Some(last)) => format!("busbw / algbw allows {first} to {last}"),
+            _ => "busbw / algbw does not tell".into(),
+        };
+        match (said, &*possible) {
+            (Some(1), _) => {
+                refuse("a job of 1 rank exchanges nothing: its times are none of a collective".into())
+            }
+            (Some(ranks), [_, ..]) if !possible.contains(&ranks) => {
+                refuse(format!("{ranks} ranks are said, and {between}"))
+            }
+            (Some(ranks), _) => Ok(ranks),
+            (None, [ranks]) => Ok(*ranks),
+            (None, _) => refuse(format!(
+                "how many ranks? expected lines `#  Rank  0 ... device ...` before the table, or --ranks N; {between}"
+            )),
+        }
+    }
+
+    /// The only collective whose operator and busbw are those of the rows.
+    fn inferred(&self, ranks: Option<u32>) -> Option<Collective> {
+        let (ranks, reduces) = (ranks?, self.reduces?);
+        let fits = |collective: &Collective| {
+            collective.reduces() == reduces
+                && contradiction::possible_ranks(&self.rows, *collective).contains(&ranks)
+        };
+        let mut fitting = Collective::ALL.into_iter().filter(fits);
+        fitting.next().filter(|_| fitting.next().is_none())
+    }
+}
+
+/// The greatest error that rounding causes in a sum over the ranks, by which tests before 2022 judged a result.
+fn rounding(dtype: &str) -> f64 {
+    match dtype {
+        "half" | "bfloat16" | "float16" | "bf16" | "fp16" => 0.1,
+        "float" | "float32" => 1e-4,
+        "double" | "float64" => 1e-10,
+        _ => 0.0,
     }
 }

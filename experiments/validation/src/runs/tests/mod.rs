@@ -1,5 +1,7 @@
 //! Every layout that is read, and the errors for files that cannot be read.
 
+mod posted;
+
 use super::{Run, parse};
 use allfold_schedules::Collective;
 
@@ -101,7 +103,7 @@ fn the_tests_own_json_is_read() {
 
 #[test]
 fn a_published_run_is_read_with_its_hardware() {
-    let text = include_str!("../../../tests/fixtures/runs/gh200x4_2n_alps_all_reduce.json");
+    let text = include_str!("../../../../tests/fixtures/runs/gh200x4_2n_alps_all_reduce.json");
     let run = one("alps", text);
     let hardware = run.hardware.unwrap();
     assert_eq!((run.ranks, hardware.gpus_per_node, hardware.nodes), (8, Some(4), Some(2)));
@@ -114,7 +116,10 @@ fn a_published_run_is_read_with_its_hardware() {
 fn a_row_that_contradicts_itself_is_left_out_by_name() {
     let run = one("log", &RECENT.replace("268.44      0", "263.44      0"));
     assert_eq!(run.rows.len(), 3);
-    assert_eq!(run.left_out, ["1073741824 bytes out of place: busbw 263.44 GB/s where 4000 us make 268.44"]);
+    assert_eq!(
+        run.left_out.contradicting,
+        ["1073741824 bytes out of place: busbw 263.44 GB/s where 4000 us make 268.44"]
+    );
     for bad in ["    0.00    0.00    0.00", "     nan    0.00    0.00", "   13.02    0.00     inf"] {
         assert_eq!(one("log", &RECENT.replace("   13.02    0.00    0.00", bad)).left_out.len(), 1, "{bad}");
     }
@@ -128,23 +133,34 @@ fn a_run_that_contradicts_itself_is_refused() {
 }
 
 #[test]
+fn a_row_that_is_cut_off_or_broken_is_counted_and_the_others_are_read() {
+    let broken = |text: String, lines: &[usize]| {
+        let run = one("log", &text);
+        assert_eq!((run.rows.len(), &*run.left_out.broken), (2, lines), "{text}");
+        assert!(run.to_string().contains("1 row cut off or broken (the first: line 1"), "{run}");
+    };
+    broken(RECENT.replace("13.02", "13,02"), &[11]);
+    broken(RECENT.replace("    N/A", ""), &[12]);
+    broken(RECENT.replace("   8    ", "   99999999999999999999 "), &[11]);
+    broken(RECENT[..RECENT.find("   4100.0").unwrap()].into(), &[12]);
+}
+
+#[test]
 fn what_cannot_be_read_is_named_by_line_and_column() {
-    let column = RECENT.lines().nth(10).unwrap().find("13.02").unwrap() + 1;
-    let bad = RECENT.replace("13.02", "13,02");
-    assert_eq!(
-        said("log", &bad),
-        format!("line 11, column {column}: expected a time in microseconds, found `13,02`")
-    );
-    assert!(
-        said("log", &RECENT.replace("    N/A", ""))
-            .contains("expected 13 columns as in the header, found 12")
-    );
-    assert!(said("log", &RECENT.replace("   8    ", "   99999999999999999999 ")).contains("overflow"));
     assert!(said("log", &RECENT.replace("  algbw", "  abw")).contains("`time algbw busbw`"));
-    assert!(
-        said("log", &RECENT.replace("all_reduce_perf", "")).starts_with("line 9, column 1: which collective")
+    assert!(said("log", &RECENT.replace("     time", "  cputime")).contains("-C"));
+    let unnamed = RECENT.replace("all_reduce_perf", "");
+    assert_eq!(
+        one("log", &unnamed).collective,
+        Collective::AllReduce,
+        "the only one that sums with this busbw"
     );
-    assert!(said("log", &RECENT.replace("Rank", "Rnk")).starts_with("line 9, column 1: how many ranks"));
+    let unnamed = unnamed.replace("     sum", "    none");
+    assert!(said("log", &unnamed).starts_with("line 9, column 1: which collective"));
+    let unlisted = RECENT.replace("Rank", "Rnk");
+    assert_eq!(one("log", &unlisted).ranks, 2, "busbw / algbw of an all-reduce over 2 ranks is 1");
+    let unlisted = unlisted.replace("all_reduce", "broadcast");
+    assert!(said("log", &unlisted).starts_with("line 9, column 1: how many ranks"));
     assert!(said("log", "hello\n").contains("expected nccl-tests' table"));
     assert!(said("log", "{\"rows\": [\n}").starts_with("line 2, column 1: "));
     assert!(said("log", "{}").contains("it has neither"));
