@@ -60,8 +60,8 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank, "), "{head}");
         let line = first_line(&mut log);
         assert!(
-            line.starts_with("step ")
-                && line.contains("loss ")
+            line.contains(" of 4500000 steps, loss ")
+                && line.contains(" in step ")
                 && line.contains(", lr 0.")
                 && line.ends_with("so far\n"),
             "{line}"
@@ -70,15 +70,25 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         let mut rest = String::new();
         text.read_to_string(&mut rest).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(code), "{rest}");
-        assert!(rest.starts_with("interrupted after step ") && rest.contains("loss of rank 0"), "{rest}");
-        let records = kinds(&json);
-        let last = records.last().unwrap();
+        assert!(rest.starts_with("interrupted after ") && rest.contains(" steps: loss "), "{rest}");
+        let mut records = kinds(&json);
+        let last = records.pop().unwrap();
         assert_eq!(
             (&last["kind"], &last["measured"], &last["ranks"]),
             (&"train_progress".into(), &true.into(), &1.into())
         );
         assert!(last["step"].as_u64().unwrap() > 0 && last["loss"].is_number(), "{last}");
         assert!(last["lr"].as_f64().unwrap() > 0.0, "{last}");
+        records.retain(|record| record["kind"] == "train");
+        let made: Vec<_> = records.iter().map(|record| record["step"].as_u64().unwrap()).collect();
+        // The last step of an epoch is written with its score, which an interrupted run may not have.
+        let end = last["step"].as_u64().unwrap()
+            + u64::from(!(last["step"].as_u64().unwrap() + 1).is_multiple_of(45));
+        assert_eq!(made, (0..end).collect::<Vec<_>>());
+        assert!(
+            end <= last["step"].as_u64().unwrap() || records[end as usize - 1]["loss"] == last["loss"],
+            "{last}"
+        );
     }
 }
 
@@ -99,11 +109,11 @@ fn a_run_that_is_told_to_stop_writes_a_checkpoint_of_its_last_step() {
         let keys = ["--set", &dir, "--set", "checkpoint.every=1000000", "--set", "training.epochs=100000"];
         let mut child = started(&[before, &["train", "--config", MLP], &keys].concat());
         let text = BufReader::new(child.stdout.take().unwrap());
-        assert!(first_line(&mut BufReader::new(child.stderr.take().unwrap())).contains("step "));
+        assert!(first_line(&mut BufReader::new(child.stderr.take().unwrap())).contains(" steps, "));
         interrupt(&child, signal);
         let said = text.lines().map(Result::unwrap).last().unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(code), "{before:?} {signal:?}: {said}");
-        let step = said.split("interrupted after step ").nth(1).unwrap();
+        let step = said.split("interrupted after ").nth(1).unwrap();
         let step: u64 = step.split(' ').next().unwrap().parse().unwrap();
         let file = folder.path().join(format!("step-{step:08}.safetensors"));
         assert!(
@@ -123,21 +133,21 @@ fn a_run_ends_by_a_hang_up_with_a_summary_unless_the_caller_ignores_it() {
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(129), "{said}");
-    assert!(said.lines().last().unwrap().starts_with("interrupted after step "), "{said}");
+    assert!(said.lines().last().unwrap().starts_with("interrupted after "), "{said}");
     let mut command = Command::new("nohup");
     command.arg(env!("CARGO_BIN_EXE_allfold")).args(endless).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap());
-    while !first_line(&mut log).starts_with("step ") {}
+    while !first_line(&mut log).contains(" steps, ") {}
     interrupt(&child, Signal::HUP);
-    assert!(first_line(&mut log).starts_with("step "));
+    assert!(first_line(&mut log).contains(" steps, "));
     interrupt(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 
-/// Records of progress are in the file during the run: a run that SIGKILL ends leaves them.
+/// Records of steps are in the file during the run: a run that SIGKILL ends leaves them.
 #[test]
-fn a_run_that_is_killed_leaves_its_records_of_progress() {
+fn a_run_that_is_killed_leaves_the_records_of_its_steps() {
     let folder = folder();
     let json = folder.path().join("part.jsonl");
     let mut child = started(&[
@@ -156,7 +166,38 @@ fn a_run_that_is_killed_leaves_its_records_of_progress() {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(kinds(&json)[0]["kind"], "train_progress");
+    let first = &kinds(&json)[0];
+    assert_eq!((&first["kind"], &first["step"]), (&"train".into(), &0.into()));
+}
+
+/// A run that resumes appends no step that the file has: of its checkpoint, or later ones of the run before. Another run's steps count
+/// for nothing.
+#[test]
+fn a_resumed_run_appends_each_step_once() {
+    let folder = folder();
+    let json = folder.path().join("runs.jsonl");
+    let run = |more: &[&str]| {
+        let dir = format!("checkpoint.dir={}", folder.path().join("checkpoints").display());
+        let keys = ["--set", &dir, "--set", "checkpoint.every=5", "--json", json.to_str().unwrap()];
+        let end = started(&[&["train", "--config", MLP, "--ranks", "2"], &keys[..], more].concat());
+        assert!(end.wait_with_output().unwrap().status.success());
+        let all = kinds(&json).into_iter().filter(|record| record["kind"] == "train");
+        all.map(|record| (record["step"].as_u64().unwrap(), record["loss"].as_f64().unwrap()))
+            .collect::<Vec<_>>()
+    };
+    let other = run(&["--steps", "9", "--set", "checkpoint.every=0", "--set", "optimiser.lr=0.5"]);
+    let first = run(&["--steps", "7"]);
+    assert_eq!((other.len(), first.len()), (9, 16));
+    fs::remove_file(folder.path().join("checkpoints/step-00000007.safetensors")).unwrap();
+    let resume = ["--set", "checkpoint.resume=true"];
+    let resumed = run(&[&["--steps", "30"][..], &resume].concat());
+    assert_eq!(resumed[..16], first);
+    assert_eq!(resumed[9..].iter().map(|(step, _)| *step).collect::<Vec<_>>(), (0..30).collect::<Vec<_>>());
+    assert_eq!(run(&[&["--steps", "30"][..], &resume].concat()), resumed, "no step was left");
+    // A file without them gets the steps of the checkpoint too, with the score of the epoch that ended.
+    fs::remove_file(&json).unwrap();
+    assert_eq!(run(&[&["--steps", "31"][..], &resume].concat())[..30], resumed[9..]);
+    assert!(kinds(&json)[22]["scores"].is_object());
 }
 
 /// A curve whose last point fails leaves the records of the points before; a curve whose last point does not fit is complete without it.
@@ -219,10 +260,10 @@ fn a_long_wait_is_told_on_standard_error() {
     for (args, begins) in [
         (&["validate", run.as_str()][..], "predicting calls: "),
         (&["verify", "all_reduce", "--algo", "ring", "--ranks", "1024"], "proving: 0 of 1, "),
-        (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], "step "),
+        (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], " steps, "),
         (
             &["compare", "--config", MLP, "--ranks", "64", "--steps", "500", "--strategies", "zero1"],
-            "run 1 of 2, zero1 on sim: step ",
+            "run 1 of 2, zero1 on sim: ",
         ),
         (
             &[
@@ -246,7 +287,7 @@ fn a_long_wait_is_told_on_standard_error() {
         let line = first_line(&mut BufReader::new(child.stderr.take().unwrap()));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(line.starts_with(begins) && line.trim_end().ends_with("so far"), "{args:?}: {line}");
+        assert!(line.contains(begins) && line.trim_end().ends_with("so far"), "{args:?}: {line}");
     }
 }
 
@@ -346,7 +387,7 @@ fn a_run_that_hangs_ends_by_the_first_signal() {
             let end = child.wait_with_output().unwrap();
             let said = String::from_utf8(end.stdout).unwrap();
             assert_eq!(end.status.code(), Some(130), "{said}");
-            assert!(said.lines().last().unwrap().starts_with("interrupted after step "), "{said}");
+            assert!(said.lines().last().unwrap().starts_with("interrupted after "), "{said}");
             return;
         }
         thread::sleep(Duration::from_millis(10));

@@ -34,7 +34,7 @@ use allfold_kernels::nn::{Float, ThreadPool};
 use checkpointing::Held;
 use consensus::{begin_alike, same_data};
 use data_place::DataPlace;
-use epochs::Progress;
+use epochs::{Line, Progress};
 use std::sync::Arc;
 use training_rank::{Host, TrainingRank};
 
@@ -168,10 +168,15 @@ impl<'a, F: Float> Run<'a, F> {
         if let Some(exchange) = result.exchange.as_ref().filter(|_| self.comm.rank().0 == 0) {
             observer.note(&format!("gradients are summed by {exchange}"));
         }
-        let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None };
+        let line = Line::default();
+        let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None, line };
         self.held = self.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
+        progress.line.at = self.comm.now();
+        if progress.shared > 0 {
+            observer.losses(0, &progress.result);
+        }
         self.rank.upload(&mut self.host)?;
         self.rank.observe(observer.wants_spans());
         let chunks = self.chunks((progress.done(), steps, per_epoch))?;

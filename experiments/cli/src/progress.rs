@@ -76,7 +76,7 @@ pub fn bar(total: u64, message: &str) -> ProgressDisplay {
     shown(ProgressBar::new(total), BAR, message)
 }
 
-/// A bar of the steps of a run, whose lines begin with the step.
+/// A bar of the steps of a run, whose lines begin with the number of steps that are done.
 pub fn steps(total: u64, message: &str) -> ProgressDisplay {
     let bar = ProgressBar::new(total).with_prefix("step");
     shown(bar, BAR, message)
@@ -198,9 +198,11 @@ fn line(prefix: &str, message: &str, length: Option<u64>, before: Option<Seen>, 
         }
         None => String::new(),
     };
-    match prefix {
-        "" => format!("{message}: {} of {length}, {so_far} so far{left}", now.position),
-        unit => format!("{unit} {} of {length}, {message}, {so_far} so far{left}", now.position),
+    match prefix.strip_suffix("step") {
+        None => format!("{message}: {} of {length}, {so_far} so far{left}", now.position),
+        Some(run) => {
+            format!("{run}{} of {length} steps, {message}, {so_far} so far{left}", now.position)
+        }
     }
 }
 
@@ -223,9 +225,9 @@ mod tests {
     #[test]
     fn a_line_says_how_far_and_how_long() {
         let said = |before, now| line("step", "loss 0.5", Some(1000), before, now);
-        assert_eq!(said(None, seen(2, 100)), "step 100 of 1000, loss 0.5, 2 seconds so far");
+        assert_eq!(said(None, seen(2, 100)), "100 of 1000 steps, loss 0.5, 2 seconds so far");
         let line_after = said(Some(seen(2, 100)), seen(12, 300));
-        assert_eq!(line_after, "step 300 of 1000, loss 0.5, 12 seconds so far, 35 seconds left");
+        assert_eq!(line_after, "300 of 1000 steps, loss 0.5, 12 seconds so far, 35 seconds left");
         let resumed = said(Some(seen(2, 900)), seen(12, 950));
         assert!(resumed.ends_with("10 seconds left"), "{resumed}");
     }
@@ -234,13 +236,13 @@ mod tests {
     fn a_run_that_hangs_says_how_long_no_step_has_ended_and_does_not_guess_when_it_ends() {
         let before = Some(seen(2, 100));
         let said = |prefix, now| line(prefix, "loss 0.5", Some(1000), before, now);
-        let waits = "step 300 of 1000, loss 0.5, 21 seconds so far, 35 seconds left";
+        let waits = "300 of 1000 steps, loss 0.5, 21 seconds so far, 35 seconds left";
         assert_eq!(
             said("step", still(21, 300, 12)),
             waits,
             "the estimate does not grow while a step is awaited"
         );
-        let hangs = "step 300 of 1000, loss 0.5, 22 seconds so far, no step for 10 s";
+        let hangs = "300 of 1000 steps, loss 0.5, 22 seconds so far, no step for 10 s";
         assert_eq!(said("step", still(22, 300, 12)), hangs);
         assert!(said("gpt: step", still(100, 300, 12)).ends_with(", no step for 88 s"));
         // No step has ended since the first line, or at all.

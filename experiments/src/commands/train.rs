@@ -322,7 +322,8 @@ pub fn run(args: &Args) -> CommandResult {
     let (mut config, place) = checked(args, path)?;
     let ranks = place.ranks();
     let data = loaded(args, &mut config, &place)?;
-    let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
+    let sampler = Sampler::of(&config, data.0.len(), ranks);
+    let steps = sampler.run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
         return Err(CommandError::usage(format!(
             "--trace-step is {step}, but this run has {}, counted from 0",
@@ -344,7 +345,7 @@ pub fn run(args: &Args) -> CommandResult {
         true => {
             // A refused run has printed its one line by now.
             heading(args, &config, &data, &place, &mut output)?;
-            Some(Live::of(args, &config, &place, &output)?)
+            Some(Live::of(args, &config, &place, &output, [sampler.steps(&config), steps])?)
         }
         false => None,
     };
@@ -358,7 +359,8 @@ pub fn run(args: &Args) -> CommandResult {
     let noted = RecordOptions {
         events,
         step: args.trace_step,
-        on_step: followed.on_step,
+        follow: followed.follow,
+        losses: true,
         spans: args.trace.is_some(),
         waiting: args.common.json.is_some() || invocation::keeper().is_some(),
         profile: schedule,
@@ -378,7 +380,7 @@ pub fn run(args: &Args) -> CommandResult {
     if args.profile.is_some() {
         profile::summary(&trained.profiles, 12).into_iter().try_for_each(|line| output.say(line))?;
     }
-    files::records(&config, &place, &trained, &mut output)?;
+    files::records(&config, &place, &trained, followed.end.next(), &mut output)?;
     // The records are written even if another file cannot be.
     let closed = output.close();
     profiled?;

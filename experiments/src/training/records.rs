@@ -1,12 +1,14 @@
 //! The records of a run.
 
 use super::profile::{LayerTime, by_layer};
-use super::trained::Trained;
+use super::trained::{RankStep, Trained};
 use allfold_report::records::{
-    EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep, WaitingFor,
+    BucketLife, EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep,
+    WaitingFor,
 };
-use allfold_trainer::{Config, EpochReport};
+use allfold_trainer::{Config, EpochReport, TrainResult};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The memory of a rank as a record.
 pub fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
@@ -57,26 +59,51 @@ impl Trained {
         setup(config, backend, &self.device, self.ranks)
     }
 
+    /// The number of epochs after which the run ended early, if it did.
+    pub fn ended_early_after(&self) -> Option<u64> {
+        let last = self.result.epochs.last().filter(|_| self.result.ended_early)?;
+        Some(last.epoch + 1)
+    }
+}
+
+/// What a run has recorded so far.
+pub struct SoFar<'a> {
+    /// The configuration of the run.
+    pub config: &'a Config,
+    /// The losses and the scores of all ranks.
+    pub result: &'a TrainResult,
+    /// The steps of rank 0 that this process made: of a resumed run, the last ones.
+    pub made: &'a [RankStep],
+    /// How long each rank waited for each other one in a step, where this is known.
+    pub waiting: &'a dyn Fn(u64) -> Option<Vec<WaitingFor>>,
+}
+
+impl SoFar<'_> {
+    /// A step on rank 0; `None` if this process did not make it.
+    fn step(&self, step: u64) -> Option<&RankStep> {
+        let first = self.result.losses.len() - self.made.len();
+        self.made.get(usize::try_from(step).ok()?.checked_sub(first)?)
+    }
+
+    /// The times of the buckets in a step, if these were kept.
+    fn buckets(&self, step: u64) -> Vec<BucketLife> {
+        self.step(step).map(RankStep::bucket_lives).unwrap_or_default()
+    }
+
     /// The scores of the epoch that ends with this step, if one does.
-    fn scores_after(&self, step: u64, config: &Config) -> Option<EpochScores> {
+    fn scores_after(&self, step: u64) -> Option<EpochScores> {
         let epochs = &self.result.epochs;
         let at = epochs.binary_search_by_key(&(step + 1), |epoch| epoch.steps).ok()?;
         let EpochReport { epoch, loss, test, train, .. } = epochs[at];
         Some(EpochScores {
             epoch,
             loss,
-            scored_on: config.scored_on().into(),
+            scored_on: self.config.scored_on().into(),
             accuracy: test.accuracy(),
             score_loss: test.loss,
             train_accuracy: train.map(|train| train.accuracy()),
             train_loss: train.map(|train| train.loss),
         })
-    }
-
-    /// The number of epochs after which the run ended early, if it did.
-    pub fn ended_early_after(&self) -> Option<u64> {
-        let last = self.result.epochs.last().filter(|_| self.result.ended_early)?;
-        Some(last.epoch + 1)
     }
 }
 
@@ -96,11 +123,31 @@ impl Trained {
 
 /// The records of a run, measured or simulated: two types with the same fields.
 macro_rules! records {
-    ($(#[$doc:meta])* $name:ident, $step:ident, $end:ident, $backend:literal) => {
+    ($name:ident, $step:ident, $end:ident, $doc:literal) => {
+        impl SoFar<'_> {
+            #[doc = $doc]
+            pub fn $name(&self, setup: &Setup, steps: Range<usize>, end: Option<$end>) -> Vec<$step> {
+                let (losses, first) = (&self.result.losses, steps.start as u64);
+                let record = |(step, &loss)| {
+                    let end = end.clone().filter(|_| step + 1 == losses.len() as u64);
+                    $step {
+                        setup: setup.clone(),
+                        step,
+                        loss,
+                        lr: self.step(step).map(|step| step.lr),
+                        buckets: self.buckets(step),
+                        waiting_for: (self.waiting)(step),
+                        scores: self.scores_after(step),
+                        end,
+                    }
+                };
+                (first..).zip(&losses[steps]).map(record).collect()
+            }
+        }
+
         impl Trained {
-            $(#[$doc])*
-            pub fn $name(&self, config: &Config) -> Vec<$step> {
-                let steps = self.result.losses.len();
+            /// The records of the steps from number `first` on, with the end of the run in the last one.
+            pub fn $name(&self, config: &Config, backend: &str, first: usize) -> Vec<$step> {
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
                     ended_early_after: self.ended_early_after(),
@@ -114,35 +161,14 @@ macro_rules! records {
                     losses_hash: self.losses_hash(),
                     weights_hash: self.weights_hash(),
                 };
-                let record = |(step, &loss)| $step {
-                    setup: self.setup(config, $backend),
-                    step,
-                    loss,
-                    lr: self.lr(step),
-                    buckets: self.buckets(step),
-                    waiting_for: self.waiting.of(step).map(<[WaitingFor]>::to_vec),
-                    scores: self.scores_after(step, config),
-                    end: (step + 1 == steps as u64).then(|| end.clone()),
-                };
-                (0u64..).zip(&self.result.losses).map(record).collect()
+                let waiting = |step| self.waiting.of(step).map(<[WaitingFor]>::to_vec);
+                let (result, made) = (&self.result, &self.steps[0][..]);
+                let so_far = SoFar { config, result, made, waiting: &waiting };
+                so_far.$name(&self.setup(config, backend), first..result.losses.len(), Some(end))
             }
         }
     };
 }
 
-records! {
-    /// A record per step of a run on threads.
-    measured, MeasuredStep, MeasuredEnd, "threads"
-}
-records! {
-    /// A record per step of a run of processes that communicate over TCP.
-    measured_over_tcp, MeasuredStep, MeasuredEnd, "tcp"
-}
-records! {
-    /// A record per step of a run of processes of an MPI job.
-    measured_over_mpi, MeasuredStep, MeasuredEnd, "mpi"
-}
-records! {
-    /// A record per step of a run on virtual time.
-    simulated, SimulatedStep, SimulatedEnd, "sim"
-}
+records!(measured, MeasuredStep, MeasuredEnd, "The records of steps of a run on real time.");
+records!(simulated, SimulatedStep, SimulatedEnd, "The records of steps of a run on virtual time.");

@@ -7,7 +7,7 @@ use super::stopping::{RankStop, Stopping};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::waiting::WaitCollector;
-use super::watch::{OnStep, Watch};
+use super::watch::{Follow, Watch};
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
@@ -23,8 +23,11 @@ pub struct RecordOptions {
     pub events: Option<Events>,
     /// The step whose buckets are recorded; `None`: the last step.
     pub step: Option<u64>,
-    /// Called after each step of rank 0.
-    pub on_step: Option<OnStep>,
+    /// Called with the events of rank 0.
+    pub follow: Option<Follow>,
+    /// Whether the losses over all ranks are needed about once a second. On virtual time they are known at the end of an epoch all the
+    /// same, because an exchange would take virtual time.
+    pub losses: bool,
     /// Whether the spans of `step`, and the peak of memory in every step, are recorded.
     pub spans: bool,
     /// Whether it is recorded for whom each rank waits in every step. Only ranks of one process that all compute on CPUs or on
@@ -93,8 +96,9 @@ pub fn run_on(
     if in_one_process {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
-    // Rank 0 alone writes events and calls `on_step`, in each epoch of an elastic world.
-    let (events, on_step) = (Mutex::new(noted.events), Mutex::new(noted.on_step));
+    // Rank 0 alone writes events and calls `follow`, in each epoch of an elastic world.
+    let (events, follow) = (Mutex::new(noted.events), Mutex::new(noted.follow));
+    let losses = noted.losses && !matches!(place, LaunchMode::Sim(_));
     let (kept, spans, schedule, stopping) = (noted.step, noted.spans, noted.profile, noted.stopping);
     let collector = WaitCollector::new(ranks).filter(|_| noted.waiting && in_one_process && !on_gpus);
     let waits = collector.as_ref();
@@ -103,12 +107,25 @@ pub fn run_on(
      -> allfold_trainer::Result<(TrainResult, (Vec<RankStep>, RankProfile))> {
         let first = comm.rank().0 == 0;
         let events = if first { events.lock().ok() } else { None };
-        let on_step = if first { on_step.lock().ok() } else { None };
-        let bar = first.then_some(bar);
+        let follow = if first { follow.lock().ok() } else { None };
+        let bar = first.then_some((bar, None));
         let (steps, profile) = (Vec::new(), RankProfile::default());
         let stop = stopping.as_deref().map(RankStop::of);
-        let mut watch =
-            Watch { comm, config, bar, on_step, steps, events, kept, spans, waits, schedule, profile, stop };
+        let mut watch = Watch {
+            comm,
+            config,
+            bar,
+            follow,
+            losses,
+            steps,
+            events,
+            kept,
+            spans,
+            waits,
+            schedule,
+            profile,
+            stop,
+        };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, (watch.steps, watch.profile)))
     };

@@ -54,6 +54,20 @@ impl RankStep {
     pub fn span(&self) -> (Picos, Picos) {
         (self.start, self.start + self.time.total())
     }
+
+    /// The times of the buckets from the start of the step on. Empty for a step whose buckets were not kept.
+    pub(super) fn bucket_lives(&self) -> Vec<BucketLife> {
+        let us = |time: Picos| Picos(time.0.saturating_sub(self.start.0)).as_micros();
+        let life = |times: &BucketTimes| BucketLife {
+            bucket: times.bucket,
+            params: times.params,
+            bytes: times.bytes,
+            ready_us: us(times.ready),
+            sent_us: us(times.sent),
+            done_us: us(times.done),
+        };
+        self.buckets.iter().map(life).collect()
+    }
 }
 
 impl Trained {
@@ -138,26 +152,6 @@ impl Trained {
         steps.try_fold(0.0, |sum, step| Some(sum + self.step(step)?.time.total().as_secs()))
     }
 
-    /// The learning rate of a step; `None` if this process did not make it.
-    pub(super) fn lr(&self, step: u64) -> Option<f64> {
-        self.step(step).map(|step| step.lr)
-    }
-
-    /// The times of the buckets in a step of rank 0, from the start of the step on. Empty for a step whose buckets were not kept.
-    pub(super) fn buckets(&self, step: u64) -> Vec<BucketLife> {
-        let Some(step) = self.step(step) else { return Vec::new() };
-        let us = |time: Picos| Picos(time.0.saturating_sub(step.start.0)).as_micros();
-        let life = |times: &BucketTimes| BucketLife {
-            bucket: times.bucket,
-            params: times.params,
-            bytes: times.bytes,
-            ready_us: us(times.ready),
-            sent_us: us(times.sent),
-            done_us: us(times.done),
-        };
-        step.buckets.iter().map(life).collect()
-    }
-
     /// How the time of a step of rank 0 is spent, on average over the steps after the warm-up.
     /// On GPUs the parts are one piece of work for the host.
     pub fn breakdown(&self) -> Breakdown {
@@ -231,7 +225,7 @@ mod tests {
     fn steps_that_warm_up_count_in_no_average_of_a_record() {
         let config = allfold_trainer::Config::default();
         let trained = trained(false, 5);
-        let end = trained.measured(&config).pop().and_then(|step| step.end).unwrap();
+        let end = trained.measured(&config, "threads", 0).pop().and_then(|step| step.end).unwrap();
         assert_eq!((end.warmup_steps, end.time_us, end.samples_per_s.round()), (1, 100.0, 160_000.0));
         assert_eq!(end.breakdown.forward_us, end.time_us, "the parts are of the same steps");
     }

@@ -167,6 +167,13 @@ impl WaitCollector {
         }
     }
 
+    /// For whom ranks waited in a step that all of them have ended, if it is kept.
+    pub fn of(&self, step: u64) -> Option<Vec<WaitingFor>> {
+        let state = lock(&self.state);
+        let open = || state.open.get(&step).map(|ranks| combined(ranks));
+        state.kept.of(step).map(<[WaitingFor]>::to_vec).or_else(open)
+    }
+
     /// For whom ranks waited in the steps that are kept.
     pub fn finish(self) -> WaitingByStep {
         let State { open, mut kept } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);

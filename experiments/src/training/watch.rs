@@ -1,20 +1,28 @@
 //! Observes a run: records its steps and shows its progress.
 
 use super::profile::{ProfileSchedule, RankProfile, by_layer};
+use super::records::SoFar;
 use super::stopping::RankStop;
 use super::tensorboard::Events;
 use super::trained::RankStep;
 use super::waiting::WaitCollector;
-use allfold_cli::error::CommandError;
 use allfold_collectives::Communicator;
 use allfold_report::format;
 use allfold_sim::Picos;
-use allfold_trainer::{Config, EpochReport, Observer, StepReport};
+use allfold_trainer::{Config, EpochReport, Observer, StepReport, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::MutexGuard;
 
-/// Called after each step of rank 0.
-pub type OnStep = Box<dyn FnMut(&StepReport<'_>) + Send>;
+/// What happens on rank 0 in a run.
+pub enum RunEvent<'a> {
+    /// A step is done.
+    Step(&'a StepReport<'a>),
+    /// The losses of all steps so far are means over the ranks.
+    Losses(&'a SoFar<'a>),
+}
+
+/// Called with the events of a run.
+pub type Follow = Box<dyn FnMut(RunEvent<'_>) + Send>;
 
 /// Records every step and moves the bar.
 pub struct Watch<'a> {
@@ -24,10 +32,12 @@ pub struct Watch<'a> {
     pub config: &'a Config,
     /// The TensorBoard file of rank 0.
     pub events: Option<MutexGuard<'a, Option<Events>>>,
-    /// The progress of rank 0.
-    pub bar: Option<&'a ProgressBar>,
-    /// Called after each step of rank 0.
-    pub on_step: Option<MutexGuard<'a, Option<OnStep>>>,
+    /// The progress of rank 0, and the last step whose loss over all ranks is known, with this loss.
+    pub bar: Option<(&'a ProgressBar, Option<(u64, f64)>)>,
+    /// Called with the events of rank 0.
+    pub follow: Option<MutexGuard<'a, Option<Follow>>>,
+    /// Whether the losses are needed before the end of an epoch.
+    pub losses: bool,
     /// The steps so far.
     pub steps: Vec<RankStep>,
     /// The step whose buckets are kept; `None`: the last step.
@@ -51,6 +61,24 @@ impl Observer for Watch<'_> {
 
     fn wants_layers(&self, _step: u64) -> bool {
         self.schedule.is_some_and(|schedule| schedule.records(self.steps.len() as u64))
+    }
+
+    fn wants_losses(&self) -> bool {
+        self.losses
+    }
+
+    fn losses(&mut self, first: usize, result: &TrainResult) {
+        let (config, made, waits) = (self.config, &self.steps[..], self.waits);
+        let waiting = |step| waits.and_then(|waits| waits.of(step));
+        if let Some(follow) = self.follow.as_deref_mut().and_then(Option::as_mut) {
+            follow(RunEvent::Losses(&SoFar { config, result, made, waiting: &waiting }));
+        }
+        // Another run has written the losses of a checkpoint.
+        let own = if made.is_empty() { result.losses.len() } else { first };
+        for (step, loss) in (own as u64..).zip(&result.losses[own..]) {
+            self.write_event(step, &[("loss", *loss)]);
+            self.bar.iter_mut().for_each(|(_, known)| *known = Some((step, *loss)));
+        }
     }
 
     fn note(&mut self, text: &str) {
@@ -81,21 +109,17 @@ impl Observer for Watch<'_> {
             let operations = self.comm.flight_record(Some(step)).entries;
             waits.hand_in(self.comm.rank().0, step, report.spans, &operations);
         }
-        if let Some(bar) = self.bar {
+        if let Some((bar, known)) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
             let rate = self.config.training.batch as f64 * f64::from(self.comm.size())
                 / report.time.total().as_secs();
-            let message = format!(
-                "loss {:.4}, lr {}, {} samples/s",
-                report.loss,
-                format::number(lr),
-                format::rate(rate)
-            );
-            bar.set_message(message);
+            let loss = known.map(|(step, loss)| format!("loss {loss:.4} in step {step}, "));
+            let (loss, lr) = (loss.unwrap_or_default(), format::number(lr));
+            bar.set_message(format!("{loss}lr {lr}, {} samples/s", format::rate(rate)));
         }
-        if let Some(on_step) = self.on_step.as_deref_mut().and_then(Option::as_mut) {
-            on_step(report);
+        if let Some(follow) = self.follow.as_deref_mut().and_then(Option::as_mut) {
+            follow(RunEvent::Step(report));
         }
         self.write_events(report);
     }
@@ -106,21 +130,13 @@ impl Observer for Watch<'_> {
 
     fn epoch(&mut self, report: &EpochReport) {
         self.stop.iter_mut().for_each(RankStop::end);
-        if let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) {
-            let [loss, accuracy] =
-                ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));
-            let values = [
-                ("epoch/loss", report.loss),
-                (&*loss, report.test.loss),
-                (&*accuracy, report.test.accuracy()),
-            ];
-            let train =
-                report.train.map(|train| [("train/loss", train.loss), ("train/accuracy", train.accuracy())]);
-            let values = [&values[..], train.as_ref().map_or(&[][..], |train| &train[..])].concat();
-            if let Err(failure) = events.scalars(report.steps, &values) {
-                self.end_events(&failure);
-            }
-        }
+        let [loss, accuracy] = ["loss", "accuracy"].map(|what| format!("{}/{what}", self.config.scored_on()));
+        let values =
+            [("epoch/loss", report.loss), (&*loss, report.test.loss), (&*accuracy, report.test.accuracy())];
+        let train =
+            report.train.map(|train| [("train/loss", train.loss), ("train/accuracy", train.accuracy())]);
+        let values = [&values[..], train.as_ref().map_or(&[][..], |train| &train[..])].concat();
+        self.write_event(report.steps.saturating_sub(1), &values);
     }
 }
 
@@ -128,11 +144,12 @@ impl Watch<'_> {
     /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
     fn write_events(&mut self, report: &StepReport) {
         let profiled = self.profile.steps.last().filter(|last| last.step == report.step).cloned();
-        let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) else { return };
+        if self.events.as_ref().is_none_or(|events| events.is_none()) {
+            return;
+        }
         let (time, memory) = (report.time, report.memory);
         let ms = |part: Picos| part.as_micros() / 1e3;
         let values = [
-            ("loss", report.loss),
             ("lr", report.lr),
             ("step_ms/data", ms(time.data)),
             ("step_ms/forward", ms(time.forward)),
@@ -162,14 +179,15 @@ impl Watch<'_> {
             .collect();
         let times = times.iter().map(|(name, us)| (&**name, *us));
         let values: Vec<(&str, f64)> = values.into_iter().chain(times).collect();
-        if let Err(failure) = events.scalars(report.step, &values) {
-            self.end_events(&failure);
-        }
+        self.write_event(report.step, &values);
     }
 
-    fn end_events(&mut self, failure: &CommandError) {
-        tracing::warn!("{failure}; TensorBoard will get no more events of this run");
-        if let Some(events) = self.events.as_deref_mut() {
+    /// Writes values of one step for TensorBoard, if it gets any.
+    fn write_event(&mut self, step: u64, values: &[(&str, f64)]) {
+        let Some(events) = self.events.as_deref_mut() else { return };
+        let written = events.as_mut().map_or(Ok(()), |events| events.scalars(step, values));
+        if let Err(failure) = written {
+            tracing::warn!("{failure}; TensorBoard will get no more events of this run");
             *events = None;
         }
     }

@@ -254,7 +254,7 @@ fn a_job_that_hangs_is_ended_by_the_first_signal_and_leaves_its_records() {
     let (_, told) = triage(&[&place]);
     assert!(told.contains("no record of rank 1"), "{told}");
     let out = std::fs::read_to_string(logs.join("start-0/rank-0.out")).unwrap();
-    assert!(out.lines().last().unwrap().starts_with("interrupted after step "), "{out}");
+    assert!(out.lines().last().unwrap().starts_with("interrupted after "), "{out}");
 }
 
 /// A signal that ends a rank leaves its flight record also where the command itself does not handle signals.

@@ -48,7 +48,10 @@ fn a_launched_run_is_heard_before_its_end() {
     let head = line(&mut BufReader::new(child.stdout.take().unwrap()));
     assert!(head.starts_with("[rank 0] mlp with ") && head.contains(", ddp, 2 ranks, "), "{head}");
     let log = line(&mut BufReader::new(child.stderr.take().unwrap()));
-    assert!(log.starts_with("[rank 0] step ") && log.trim_end().ends_with("so far"), "{log}");
+    assert!(
+        log.starts_with("[rank 0] ") && log.contains(" steps, ") && log.trim_end().ends_with("so far"),
+        "{log}"
+    );
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(killed.unwrap().success());
     assert!(!ended(child).status.success());
@@ -67,17 +70,14 @@ fn an_interrupted_launched_run_leaves_what_it_did() {
         let mut errors = BufReader::new(child.stderr.take().unwrap());
         let mut progress = String::new();
         errors.read_line(&mut progress).unwrap();
-        assert!(progress.starts_with("[rank 0] step "), "{progress}");
+        assert!(progress.contains(" of 2300000 steps, loss "), "{progress}");
         assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         let output = ended(child);
         let said = text(&output.stdout);
         assert_eq!(output.status.code(), Some(code), "{said}");
         let last = said.lines().last().unwrap();
-        assert!(
-            last.starts_with("[rank 0] interrupted after step ") && last.contains("loss of rank 0"),
-            "{said}"
-        );
-        let steps: u64 = last.split_whitespace().nth(5).unwrap().parse().unwrap();
+        assert!(last.starts_with("[rank 0] interrupted after ") && last.contains(" steps: loss "), "{said}");
+        let steps: u64 = last.split_whitespace().nth(4).unwrap().parse().unwrap();
         let records = std::fs::read_to_string(&json).unwrap();
         let record: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
         assert_eq!(record["kind"], "train_progress");

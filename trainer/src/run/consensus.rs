@@ -1,16 +1,21 @@
 //! Agreement between ranks besides gradients: equal weights at the start and at the end, mean losses, and aborts after divergence.
 
-use super::Run;
+use super::epochs::{Line, Progress};
+use super::{Observer, Run};
 use crate::{Dataset, Error, Model, Network, Result, checkpoint, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_config::AutocastType;
 use allfold_kernels::nn::Float;
+use allfold_sim::Picos;
 use std::path::Path;
 
 /// The rank whose weights and buffers all ranks begin with.
 const ROOT: Rank = Rank(0);
 /// A run in f16 with a loss scale ends after this many losses in a row that are not finite.
 const ALLOWED_LOSSES: usize = 10;
+/// The time between two exchanges of losses for an observer, and the most steps between them.
+const BETWEEN_LINES: Picos = Picos(1_000_000_000_000);
+const MOST_STEPS: u128 = 1 << 20;
 
 impl<F: Float> Run<'_, F> {
     /// Ends the run after a loss that is not finite. With a loss scale in f16 a few such losses are allowed, because the
@@ -41,8 +46,25 @@ impl<F: Float> Run<'_, F> {
         error
     }
 
+    /// Replaces the losses that are still this rank's own by their means over all ranks, and tells `observer`. Where it needs them
+    /// between scores, rank 0 says by its clock after which step the next ones are due.
+    pub(super) fn share(&self, progress: &mut Progress, observer: &mut dyn Observer) -> Result<()> {
+        let (first, done) = (progress.shared, progress.done());
+        self.average(&mut progress.result.losses, &mut progress.shared)?;
+        observer.losses(first, &progress.result);
+        if observer.wants_losses() {
+            let now = self.comm.now();
+            let taken = now.0.saturating_sub(progress.line.at.0).max(1);
+            let steps = u128::from(BETWEEN_LINES.0) * (done - first as u64) as u128 / u128::from(taken);
+            let mut due = [(done + steps.clamp(1, MOST_STEPS) as u64) as i64];
+            self.comm.broadcast(&mut due, ROOT)?;
+            progress.line = Line { due: due[0].unsigned_abs(), at: now };
+        }
+        Ok(())
+    }
+
     /// Replaces the losses from index `shared` on, which are still this rank's own, by their means over all ranks.
-    pub(super) fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
+    fn average(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
         if self.config.data.uneven {
             // A rank without samples in a step has no loss, so the mean is over the other ranks.
             let new = &mut losses[*shared..];

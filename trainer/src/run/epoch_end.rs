@@ -43,8 +43,12 @@ impl<F: Float> Run<'_, F> {
         let stops = progress.stop.is_some_and(|stop| stop <= done);
         // The checkpoint at the end of an epoch is written after its evaluation, with its score.
         let due = self.checkpoint_due(done, progress.steps) && !progress.ends_epoch(done);
-        if due || stops && self.config.checkpoint.writes() {
-            self.share(&mut progress.result.losses, &mut progress.shared)?;
+        let saves = due || stops && self.config.checkpoint.writes();
+        let apart = self.config.parallel.staleness > 0;
+        if saves || stops || observer.wants_losses() && done >= progress.line.due && !apart {
+            self.share(progress, observer)?;
+        }
+        if saves {
             self.checkpoint(&progress.result, Files { step: true, best: false })?;
         }
         if stops {
@@ -71,7 +75,7 @@ impl<F: Float> Run<'_, F> {
         progress: &mut Progress,
         observer: &mut dyn Observer,
     ) -> Result<()> {
-        self.share(&mut progress.result.losses, &mut progress.shared)?;
+        self.share(progress, observer)?;
         let losses = &progress.result.losses[(epoch * progress.per_epoch) as usize..];
         let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
         self.rank.settle(&mut self.host)?;

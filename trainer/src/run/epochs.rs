@@ -6,6 +6,7 @@ use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::{LrSchedule, Result, scores};
 use allfold_kernels::nn::Float;
+use allfold_sim::Picos;
 
 /// How far a run is.
 pub(super) struct Progress {
@@ -19,6 +20,17 @@ pub(super) struct Progress {
     pub steps: u64,
     /// The number of steps after which the observer ends the run, once it is known.
     pub stop: Option<u64>,
+    /// When the observer gets the losses next.
+    pub line: Line,
+}
+
+/// When an observer that needs the losses between scores gets them.
+#[derive(Default)]
+pub(super) struct Line {
+    /// After how many steps.
+    pub due: u64,
+    /// When it got them last, on the rank's clock.
+    pub at: Picos,
 }
 
 impl Progress {

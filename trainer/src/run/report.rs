@@ -51,10 +51,18 @@ pub trait Observer {
     fn wants_layers(&self, _step: u64) -> bool {
         false
     }
+    /// Whether the observer needs the mean losses while an epoch is under way, which takes two exchanges about once a second. Every rank
+    /// must answer alike. Workers of a parameter server that may be apart do not exchange them.
+    fn wants_losses(&self) -> bool {
+        false
+    }
     /// Called before the first step, on rank 0 alone, with what a user should know of the run: one line.
     fn note(&mut self, _text: &str) {}
     /// Called after each step.
     fn step(&mut self, _report: &StepReport) {}
+    /// Called when the losses from step `first` on have become means over all ranks: of a resumed run with those of its checkpoint, and
+    /// before each score and each checkpoint.
+    fn losses(&mut self, _first: usize, _so_far: &TrainResult) {}
     /// Called after each step on every rank, with the number of steps done: after how many steps the run ends, with a checkpoint if it
     /// writes any and without a score. `None`: the run does not end early, as far as is known. Every rank must name the same number
     /// before it has done as many steps, and with `parallel.staleness` s when it has done at most s + 1 less.

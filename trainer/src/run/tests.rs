@@ -70,3 +70,35 @@ fn a_last_batch_of_one_sample_is_refused_before_the_first_step() {
     ends(&|c| c.data.drop_last_batch = true).unwrap();
     ends(&|c| c.training.max_steps = 1).unwrap();
 }
+
+/// An observer that wants the losses between scores gets each loss once, as a mean over the ranks, and changes no bit of the run.
+#[test]
+fn losses_that_are_shared_between_scores_are_those_of_the_run() {
+    struct Told(usize, Vec<f64>);
+    impl Observer for Told {
+        fn wants_losses(&self) -> bool {
+            true
+        }
+        fn losses(&mut self, first: usize, so_far: &TrainResult) {
+            assert_eq!(first, self.1.len());
+            self.0 += 1;
+            self.1.extend(&so_far.losses[first..]);
+        }
+    }
+    let (train, test) = crate::data::digits().unwrap();
+    let config = Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.training.max_steps = 6;
+    });
+    let body = |comm: Communicator| {
+        let mut told = Told(0, Vec::new());
+        let quiet = train_on(&config, &train, &test, &comm, &mut ())?;
+        let loud = train_on(&config, &train, &test, &comm, &mut told)?;
+        Ok::<_, Error>((told, [quiet, loud].map(|result| (result.losses, result.weights_hash))))
+    };
+    for (Told(calls, losses), [quiet, loud]) in World::threads(3).run(body).unwrap() {
+        assert_eq!(quiet, loud);
+        assert_eq!(losses, loud.0);
+        assert!(calls >= 2, "the first step and the end of the epoch");
+    }
+}

@@ -258,7 +258,7 @@ pair! {
         step: u64,
         /// Steps of the whole run.
         steps: u64,
-        /// Mean loss of rank 0's samples of the step; null where it is no number.
+        /// Mean loss of the step's batch over all ranks; null where it is no number, and while it is not known.
         #[serde(deserialize_with = "number")]
         loss: f64,
         /// The learning rate of the step.

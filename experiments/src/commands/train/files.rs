@@ -39,7 +39,7 @@ pub fn plot_and_trace(
     Ok(())
 }
 
-/// Writes the records of the steps, and of the layers of a profiled run.
+/// Writes the records of the steps from number `first` on, and of the layers of a profiled run.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -47,14 +47,13 @@ pub fn records(
     config: &Config,
     place: &LaunchMode,
     trained: &Trained,
+    first: usize,
     output: &mut RunOutput,
 ) -> CommandResult {
     let (backend, measured) = place.kind();
-    match place {
-        LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
-        LaunchMode::Process(_) | LaunchMode::Joined(_) => keep(output, &trained.measured_over_tcp(config))?,
-        LaunchMode::Mpi(..) => keep(output, &trained.measured_over_mpi(config))?,
-        LaunchMode::Sim(_) => keep(output, &trained.simulated(config))?,
+    match measured {
+        true => keep(output, &trained.measured(config, backend, first))?,
+        false => keep(output, &trained.simulated(config, backend, first))?,
     }
     macro_rules! layers {
         ($record:ident) => {

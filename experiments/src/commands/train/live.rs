@@ -1,4 +1,4 @@
-//! A training run in progress: records of its progress, and a summary when the user interrupts the run.
+//! A training run in progress: records of its steps and of its progress, and a summary when the user interrupts the run.
 //!
 //! ```text
 //! ranks on threads or on virtual time   the step is ended, and a checkpoint written if the run writes any; then the program writes the
@@ -9,9 +9,9 @@
 
 use super::Args;
 use crate::training::launch_mode::LaunchMode;
-use crate::training::records::setup;
+use crate::training::records::{SoFar, setup};
 use crate::training::stopping::Stopping;
-use crate::training::watch::OnStep;
+use crate::training::watch::{Follow, RunEvent};
 use allfold_base::lock;
 use allfold_cli::error::CommandResult;
 use allfold_cli::interruption;
@@ -21,10 +21,13 @@ use allfold_cli::recorder::Recorder;
 use allfold_collectives::write_flight_record;
 use allfold_launch::WAS_ASKED;
 use allfold_report::format;
-use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
+use allfold_report::records::{MeasuredProgress, RecordKind, Setup, SimulatedProgress, Stamp};
 use allfold_trainer::{Config, StepReport, checkpoint};
+use serde::Deserialize;
+use serde_json::Value;
 use signal_hook::consts::SIGUSR1;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
@@ -37,12 +40,16 @@ pub struct Live {
     progress: Arc<Progress>,
     /// When the last record was written; before the first record, when the run began.
     last: Instant,
+    /// The file of the records, if they are written to a file.
+    file: Option<PathBuf>,
+    /// The steps of an epoch, and of the run.
+    steps: [usize; 2],
 }
 
 /// A run that ends before its last step, as a run that diverges does, leaves a record of the last step that it made.
 impl Drop for Live {
     fn drop(&mut self) {
-        let last = lock(&self.progress.made).map(|[_, last]| last);
+        let last = lock(&self.progress.made).newest();
         if let Some(last) = last.filter(|last| last.step + 1 < last.steps) {
             self.progress.record(&last);
         }
@@ -62,12 +69,31 @@ struct Progress {
     to_stderr: bool,
     /// The folder of the run's checkpoints, if it has one.
     checkpoints: Option<PathBuf>,
-    /// The step of the last record.
+    /// The step of the last record of progress.
     recorded: Mutex<Option<u64>>,
-    /// The first and the last step that this process has made.
-    made: Mutex<Option<[StepMade; 2]>>,
+    /// The first step whose own record is not written yet.
+    next: Mutex<usize>,
+    made: Mutex<Made>,
     /// Done once the summary is written.
     summary: Once,
+}
+
+/// The steps that this process has made.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    last: Option<StepMade>,
+    /// The last step whose loss is known.
+    known: Option<StepMade>,
+    /// The first step, and its loss.
+    first: Option<(usize, f64)>,
+}
+
+impl Made {
+    /// The last step, with its loss if that is known.
+    fn newest(&self) -> Option<StepMade> {
+        let step = self.last.map(|last| last.step);
+        self.known.filter(|known| Some(known.step) == step).or(self.last)
+    }
 }
 
 /// A step that was made.
@@ -76,6 +102,7 @@ struct StepMade {
     step: u64,
     /// The steps of the run.
     steps: u64,
+    /// The mean over all ranks; NaN while it is not known.
     loss: f64,
     lr: f64,
     seconds: f64,
@@ -90,7 +117,13 @@ impl Live {
         clippy::disallowed_methods,
         reason = "records of progress are written every few seconds of real time"
     )]
-    pub fn of(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
+    pub fn of(
+        args: &Args,
+        config: &Config,
+        place: &LaunchMode,
+        output: &RunOutput,
+        steps: [u64; 2],
+    ) -> CommandResult<Live> {
         let (backend, measured) = place.kind();
         let saves = config.checkpoint.writes() || config.checkpoint.resume;
         let progress = Arc::new(Progress {
@@ -101,33 +134,83 @@ impl Live {
             to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
             checkpoints: saves.then(|| PathBuf::from(&config.checkpoint.dir)),
             recorded: Mutex::new(None),
-            made: Mutex::new(None),
+            next: Mutex::new(0),
+            made: Mutex::default(),
             summary: Once::new(),
         });
-        Ok(Live { progress, last: Instant::now() })
+        let file = args.common.json.clone().filter(|path| path.is_file());
+        Ok(Live { progress, last: Instant::now(), file, steps: steps.map(|count| count as usize) })
     }
 
-    /// A step is done: writes a record if one is due.
-    pub fn step(&mut self, report: &StepReport<'_>) {
-        let made = StepMade {
-            step: report.step,
-            steps: report.steps,
-            loss: report.loss,
-            lr: report.lr,
-            seconds: report.time.total().as_secs(),
-        };
-        self.progress.add(made);
-        if self.last.elapsed() >= BETWEEN {
+    /// A step is done. On virtual time its loss may become known much later.
+    fn step(&mut self, report: &StepReport<'_>) {
+        let (loss, lr, seconds) = (f64::NAN, report.lr, report.time.total().as_secs());
+        let step = StepMade { step: report.step, steps: report.steps, loss, lr, seconds };
+        lock(&self.progress.made).last = Some(step);
+        self.tell(BETWEEN * 2);
+    }
+
+    /// Writes a record of the progress if the last one is this old.
+    fn tell(&mut self, age: Duration) {
+        if self.last.elapsed() >= age {
             self.last += self.last.elapsed();
-            self.progress.record(&made);
+            let newest = lock(&self.progress.made).newest();
+            newest.iter().for_each(|step| self.progress.record(step));
         }
     }
+
+    /// The losses so far are known: writes the records of their steps, except those that the file has already.
+    fn losses(&mut self, so_far: &SoFar<'_>) {
+        let (progress, losses) = (self.progress.clone(), &so_far.result.losses);
+        let mut next = lock(&progress.next);
+        match (losses.len() - so_far.made.len(), losses.last()) {
+            (first, Some(&loss)) if first < losses.len() => {
+                let mut made = lock(&progress.made);
+                made.first = Some((first, losses[first]));
+                made.known = made.last.map(|last| StepMade { loss, ..last });
+            }
+            _ => {
+                *next = next.max(self.file.as_ref().map_or(0, |file| written(file, &progress.setup, so_far)))
+            }
+        }
+        // The record of an epoch's last step waits for the score, and that of the run's last step for the end.
+        let open = losses.len().is_multiple_of(self.steps[0]) || losses.len() == self.steps[1];
+        let end = losses.len().saturating_sub(usize::from(open));
+        if *next < end {
+            // A failure to write the file is reported when the run ends.
+            let _ = match progress.measured {
+                true => progress.write(&so_far.measured(&progress.setup, *next..end, None)),
+                false => progress.write(&so_far.simulated(&progress.setup, *next..end, None)),
+            };
+            *next = end;
+        }
+        self.tell(BETWEEN);
+    }
+}
+
+/// How many of a run's steps a file of records has: those of the checkpoint that the run resumes from, and later ones, which an
+/// interrupted run has made.
+fn written(file: &Path, setup: &Setup, so_far: &SoFar<'_>) -> usize {
+    let (losses, mut next) = (&so_far.result.losses, 0);
+    let lines = File::open(file).map(|file| BufReader::new(file).lines().map_while(Result::ok));
+    // A line that a killed run has cut is none.
+    let records = lines.into_iter().flatten().filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    let of_run = |record: &Value| {
+        let same = Setup::deserialize(record).is_ok_and(|of| of == *setup);
+        same && record["kind"] == "train" && record["seed"] == so_far.config.seed
+    };
+    for record in records.filter(of_run) {
+        let own = losses.get(next).zip(record["loss"].as_f64());
+        let same = own.is_none_or(|(own, loss)| (loss - own).abs() <= 1e-9 * own.abs());
+        next += usize::from(same && record["step"] == next);
+    }
+    next
 }
 
 /// A run that is followed.
 pub struct Followed {
-    /// Called after each step of rank 0.
-    pub on_step: Option<OnStep>,
+    /// Called with the events of rank 0.
+    pub follow: Option<Follow>,
     /// How the run ends after a signal.
     pub end: RunEnd,
 }
@@ -144,9 +227,13 @@ impl Followed {
         let progress = live.as_ref().map(|live| live.progress.clone());
         let of_run = progress.clone();
         let stopping = heed(config, place, move || of_run.iter().for_each(|progress| progress.end()));
-        let on_step =
-            live.map(|mut live| Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep);
-        Followed { on_step, end: RunEnd { progress, stopping } }
+        let follow = live.map(|mut live| {
+            Box::new(move |event: RunEvent<'_>| match event {
+                RunEvent::Step(report) => live.step(report),
+                RunEvent::Losses(so_far) => live.losses(so_far),
+            }) as Follow
+        });
+        Followed { follow, end: RunEnd { progress, stopping } }
     }
 }
 
@@ -154,6 +241,11 @@ impl RunEnd {
     /// The agreement of the ranks on the last step.
     pub fn stopping(&self) -> Option<Arc<Stopping>> {
         self.stopping.clone()
+    }
+
+    /// The first step whose record is not written yet.
+    pub fn next(&self) -> usize {
+        self.progress.as_ref().map_or(0, |progress| *lock(&progress.next))
     }
 
     /// Ends the process after the summary if a signal ended the run. After a signal the error of a process, by which it `failed`, is
@@ -210,10 +302,8 @@ fn heed(config: &Config, place: &LaunchMode, last: impl FnOnce() + Send + 'stati
 }
 
 impl Progress {
-    fn add(&self, step: StepMade) {
-        let mut made = lock(&self.made);
-        let first = made.map_or(step, |[first, _]| first);
-        *made = Some([first, step]);
+    fn write<R: RecordKind>(&self, steps: &[R]) -> CommandResult {
+        steps.iter().try_for_each(|step| self.records.0.record(step, &self.records.1))
     }
 
     /// Writes a record of the run's progress. A failure to write the file is reported when the run ends.
@@ -240,8 +330,8 @@ impl Progress {
                 Some(path) => format!("; the newest checkpoint is {}", path.display()),
                 None => format!("; no checkpoint is in {}", folder.display()),
             };
-            let said = match made {
-                Some([first, last]) => interrupted(&first, &last, self.rate(&last)),
+            let said = match made.last {
+                Some(last) => interrupted(&made, &last, self.rate(&last)),
                 None => "interrupted before the end of the first step".into(),
             } + &self.checkpoints.as_ref().map(newest).unwrap_or_default();
             // The error is ignored: the program ends here, and the reader of the text may have closed it.
@@ -249,7 +339,7 @@ impl Progress {
                 true => writeln!(io::stderr(), "{said}"),
                 false => writeln!(io::stdout(), "{said}"),
             };
-            made.iter().for_each(|[_, last]| self.record(last));
+            made.newest().iter().for_each(|last| self.record(last));
         });
     }
 
@@ -260,14 +350,15 @@ impl Progress {
 }
 
 /// The summary of a run that ends early.
-fn interrupted(first: &StepMade, last: &StepMade, rate: f64) -> String {
+fn interrupted(made: &Made, last: &StepMade, rate: f64) -> String {
+    let loss = made.known.zip(made.first).map(|(StepMade { step, loss, .. }, (first, at_first))| {
+        format!(": loss {loss:.6} in step {step} ({at_first:.6} in step {first})")
+    });
     format!(
-        "interrupted after step {} of {}: loss of rank 0 {:.6} (step {}: {:.6}), {} samples/s in the last step",
+        "interrupted after {} of {} steps{}, {} samples/s in the last step",
         last.step + 1,
         last.steps,
-        last.loss,
-        first.step,
-        first.loss,
+        loss.unwrap_or_default(),
         format::rate(rate)
     )
 }
