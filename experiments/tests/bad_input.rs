@@ -195,6 +195,14 @@ fn devices_that_ranks_do_not_have() {
     says(&devices(&["--device", "cpu,cpu,cpu"]), &["`device` names 3 devices and there are 2 ranks"]);
     says(&devices(&["--device", "gpu"]), &["unknown device `gpu`; here it is `cuda`"]);
     says(&devices(&["--device", "cpu,gpu"]), &["unknown device `gpu`; here it is `cuda`"]);
+    for device in ["mps", "cpu,mps:0", "xpu"] {
+        says(&devices(&["--device", device]), &["is not supported; use `cpu`, or `cuda` for GPUs of NVIDIA"]);
+    }
+    for (name, ours) in [("pp", "pipeline"), ("tp", "tensor"), ("fsdp", "zero3"), ("zero", "zero2")] {
+        let hints = [format!("unknown strategy `{name}`; here it is called `"), format!("`{ours}`")];
+        says(&devices(&["--strategy", name]), &hints.each_ref().map(String::as_str));
+    }
+    says(&devices(&["--set", "precision.amp=true"]), &["expected a word in quotes, as in amp = \"bf16\""]);
     says(
         &devices(&["--set", "data.name=ImageFolder"]),
         &["unknown data `ImageFolder`; here it is `pictures`"],

@@ -15,6 +15,9 @@ const DEVICES: &[&str] = &["cpu", "cuda"];
 /// Words of other programs for devices, and the names here.
 const OTHER_NAMES: [(&str, &str); 3] = [("gpu", "cuda"), ("gpus", "cuda"), ("nvidia", "cuda")];
 
+/// Devices of PyTorch on which nothing is computed here.
+const UNSUPPORTED: [&str; 6] = ["mps", "xpu", "hip", "rocm", "tpu", "xla"];
+
 /// The name here of a device that other programs call `name`.
 fn of_other_programs(name: &str) -> Option<&'static str> {
     let name = name.to_lowercase();
@@ -47,6 +50,9 @@ impl RankDevice {
             },
             _ => Err(Error(match of_other_programs(name.split(':').next().unwrap_or_default()) {
                 Some(ours) => format!("unknown device `{name}`; here it is `{ours}`"),
+                None if UNSUPPORTED.contains(&name.to_lowercase().split(':').next().unwrap_or_default()) => {
+                    format!("device `{name}` is not supported; use `cpu`, or `cuda` for GPUs of NVIDIA")
+                }
                 None => format!("unknown device `{name}`; {}", suggestion(name, DEVICES)),
             })),
         }
@@ -57,7 +63,7 @@ impl RankDevice {
 /// real device, such as `gpu`, counts, so that [`RankDevice::named`] refuses it with the name here.
 pub fn are_real_devices(names: &str) -> bool {
     let first = names.split([',', ':']).next().unwrap_or_default().trim();
-    DEVICES.contains(&first) || of_other_programs(first).is_some()
+    DEVICES.contains(&first) || UNSUPPORTED.contains(&first) || of_other_programs(first).is_some()
 }
 
 impl Config {

@@ -111,7 +111,7 @@ fn unknown_word(message: &str) -> String {
             format!("unknown value `{word}`; {right}")
         }
         _ if message.contains("unit variant") || message == "wanted string or table" => {
-            "expected a word in quotes; `allfold train --keys` lists the words".into()
+            "expected a word in quotes, as in amp = \"bf16\"; `allfold train --keys` lists the words".into()
         }
         _ => message.into(),
     }

@@ -36,7 +36,13 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// PyTorch's names of strategies, and the names here.
-const OF_PYTORCH: [(&str, &str); 5] = [
+const OF_PYTORCH: [(&str, &str); 11] = [
+    ("zero", "zero1`, `zero2` or `zero3"),
+    ("deepspeed", "zero1`, `zero2` or `zero3"),
+    ("pp", "pipeline"),
+    ("tp", "tensor"),
+    ("cp", "context"),
+    ("ep", "expert"),
     ("fsdp", "zero3"),
     ("fsdp2", "zero3"),
     ("fully_shard", "zero3"),

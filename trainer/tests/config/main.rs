@@ -87,7 +87,10 @@ fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
         ),
         ("optimizer = \"adamw\"", "1:1: unknown key `optimizer`; here it is `optimiser.name`"),
         ("model = \"mlp\"\n[model]\nhidden = [8]", "2:2: `model` stands here and above"),
-        ("[precision]\namp = true", "2:7: expected a word in quotes; `allfold train --keys` lists the words"),
+        (
+            "[precision]\namp = true",
+            "2:7: expected a word in quotes, as in amp = \"bf16\"; `allfold train --keys` lists the words",
+        ),
         ("[precision]\namp = \"float16\"", "2:7: unknown value `float16`; here it is `f16`"),
         ("[precision]\namp = \"bfloat16\"", "2:7: unknown value `bfloat16`; here it is `bf16`"),
         ("[precision]\namp = \"zzz\"", "2:7: unknown value `zzz`; it is one of `none`, `f16`, `bf16`"),
