@@ -21,10 +21,12 @@ mod compatible;
 mod folder;
 pub mod sharded;
 mod trained;
+mod trained_on;
 mod whole;
 
 pub(crate) use folder::taken;
 pub use folder::{BEST, FolderLock, newest};
+pub use trained_on::TrainedOn;
 pub(crate) use whole::way_out;
 
 use crate::optim::Optimiser;
@@ -35,7 +37,7 @@ use allfold_kernels::nn::Float;
 use allfold_sim::{expected, fnv1a};
 use allfold_tensor_files::tensor_file;
 use compatible::{PerRank, same_model, same_ranks, same_run};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, Metadata, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -58,6 +60,9 @@ pub struct TrainingProgress {
     pub good: u64,
     /// FNV-1a of this TOML text with an empty checksum, followed by each tensor's name, type, shape and bytes, in order of names.
     checksum: String,
+    /// The samples that the run trains on.
+    #[serde(default)]
+    pub data: TrainedOn,
     /// The run's configuration.
     pub config: Config,
 }
@@ -105,6 +110,8 @@ pub struct Files {
 pub struct Snapshot<'a, F: Float> {
     /// The run's configuration, which names the directory.
     pub config: &'a Config,
+    /// The samples that the run trains on.
+    pub data: &'a TrainedOn,
     /// The number of steps done.
     pub step: u64,
     /// The number of ranks of the run.
@@ -125,6 +132,8 @@ pub struct Snapshot<'a, F: Float> {
 pub struct Restored<'a, F: Float> {
     /// The configuration of this run.
     pub config: &'a Config,
+    /// The samples that this run trains on.
+    pub data: &'a TrainedOn,
     /// The number of ranks of this run.
     pub ranks: u32,
     /// Receives the weights and buffers.
@@ -149,6 +158,7 @@ impl<F: Float> Snapshot<'_, F> {
             loss_scale: self.scaler.map_or(0.0, |scaler| scaler.scale),
             good: self.scaler.map_or(0, |scaler| scaler.good),
             checksum: String::new(),
+            data: self.data.clone(),
             config: self.config.clone(),
         }
     }
@@ -267,8 +277,8 @@ pub fn latest(directory: &Path) -> Result<Option<PathBuf>> {
     if !best.try_exists().map_err(|error| unread(&best, &error))? {
         return Ok(newest);
     }
-    let bytes = tensor_file::read(&best).map_err(|error| unread(&best, &error))?;
-    let (progress, _) = described(&bytes).map_err(|what| wrong(&best, &what))?;
+    let head = tensor_file::head(&best).map_err(|error| unread(&best, &error))?;
+    let (progress, _) = described(&head).map_err(|what| wrong(&best, &what))?;
     let earlier = newest.filter(|path| folder::step(path).is_some_and(|step| step >= progress.step));
     Ok(Some(earlier.unwrap_or(best)))
 }
@@ -287,7 +297,7 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     let (progress, history) = match path.is_dir() {
         true => sharded::load(path, into)?,
         false => {
-            let bytes = tensor_file::read(path).map_err(|error| unread(path, &error))?;
+            let bytes = read(path, into.config, into.model, into.own)?;
             restore(path, &bytes, into)?
         }
     };
@@ -304,10 +314,17 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     }
 }
 
+/// The header of a file that begins with these bytes.
+fn header(bytes: &[u8]) -> std::result::Result<Metadata, String> {
+    let length = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let text = usize::try_from(length).ok().and_then(|length| bytes.get(8..)?.get(..length));
+    serde_json::from_slice(text.unwrap_or_default())
+        .map_err(|error| tensor_file::damage(bytes, bytes.len() as u64, &error))
+}
+
 /// The state that a file's metadata describe, and the text that describes it.
 fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
-    let (_, header) = SafeTensors::read_metadata(bytes)
-        .map_err(|error| tensor_file::damage(bytes, bytes.len() as u64, &error))?;
+    let header = header(bytes)?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
     let text = text.ok_or("is no checkpoint of a run")?;
     let progress = toml::from_str::<TrainingProgress>(&text).map_err(|error| expected(error.message()))?;
@@ -320,6 +337,43 @@ fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), St
     }
 }
 
+/// The bytes of a file, if its header describes the model that this run trains, and no more than a run of it keeps.
+fn read<F: Float>(path: &Path, config: &Config, model: &Model<F>, own: &Own<F>) -> Result<Vec<u8>> {
+    let head = tensor_file::head(path).map_err(|error| unread(path, &error))?;
+    described(&head)
+        .and_then(|(progress, _)| same_model(&progress, config))
+        .and_then(|()| same_shapes(&head, model, own))
+        .map_err(|what| wrong(path, &what))?;
+    tensor_file::read(path).map_err(|error| unread(path, &error))
+}
+
+/// Refuses a header with other shapes of parameters or buffers than the model's, or with far more bytes than a run of the model keeps:
+/// the file may be sparse.
+fn same_shapes<F: Float>(head: &[u8], model: &Model<F>, own: &Own<F>) -> std::result::Result<(), String> {
+    /// Bytes of losses and scores: those of 16 million steps.
+    const HISTORY: usize = 128 << 20;
+    /// Bytes of an element of the model, of its optimiser's vectors and of the bounds of their runs.
+    const ELEMENT: usize = 128;
+    let tensors = header(head)?;
+    let network = model.network();
+    for place in network.params().iter().chain(network.buffers()) {
+        let has = tensors.info(&format!("{MODEL}{}", place.name)).map(|info| &info.shape);
+        if let Some(has) = has.filter(|has| **has != place.shape) {
+            let (name, wants) = (&place.name, &place.shape);
+            return Err(format!("`{MODEL}{name}` has the shape {has:?} where the model wants {wants:?}"));
+        }
+    }
+    let elements = network.param_count() + network.buffer_count();
+    let own: usize = own.iter().map(|(_, values)| values.len() * size_of::<F>()).sum();
+    let most = elements.saturating_mul(ELEMENT).saturating_add(own + HISTORY);
+    match tensors.data_len() > most {
+        true => {
+            Err(format!("has {} bytes, and a run of this model keeps {most} at most", tensors.data_len()))
+        }
+        false => Ok(()),
+    }
+}
+
 /// [`load`] from the bytes of a file; `path` is for messages.
 ///
 /// # Errors
@@ -329,13 +383,11 @@ pub fn restore<F: Float>(
     bytes: &[u8],
     into: Restored<'_, F>,
 ) -> Result<(TrainingProgress, History)> {
-    let Restored { config, ranks, model, optimiser, own } = into;
+    let Restored { config, data, ranks, model, optimiser, own } = into;
     let bad = |what: String| wrong(path, &what);
-    // Before the whole file is verified.
-    described(bytes).and_then(|(progress, _)| same_model(&progress, config)).map_err(bad)?;
     let (all, progress) = verified(bytes).map_err(bad)?;
     let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
-    fits(&progress, (config, ranks), model, own).map_err(bad)?;
+    fits(&progress, (config, data, ranks), model, own).map_err(bad)?;
     let places = model.network().params().to_vec();
     restored(&all, &places, &mut model.params).map_err(bad)?;
     restore_buffers(&all, model).map_err(bad)?;
@@ -367,18 +419,19 @@ fn verified(bytes: &[u8]) -> std::result::Result<(SafeTensors<'_>, TrainingProgr
 /// Refuses the checkpoint of a run that this run does not continue.
 fn fits<F: Float>(
     progress: &TrainingProgress,
-    run: (&Config, u32),
+    (config, data, ranks): (&Config, &TrainedOn, u32),
     model: &Model<F>,
     own: &Own<F>,
 ) -> std::result::Result<(), String> {
-    let local_norms = model.network().buffer_count() > 0 && !run.0.model.sync_batch_norm;
+    let local_norms = model.network().buffer_count() > 0 && !config.model.sync_batch_norm;
     let per_rank = match own.is_empty() {
         false => PerRank::State,
         true if local_norms => PerRank::BatchNorms,
         true => PerRank::Nothing,
     };
-    same_ranks(progress, run, per_rank)?;
-    same_run(progress, run.0)
+    same_ranks(progress, (config, ranks), per_rank)?;
+    same_run(progress, config)?;
+    progress.data.same(data, &config.checkpoint.may_differ)
 }
 
 /// Copies a model's parameters or buffers, which lie at `places` of `to`.
@@ -390,10 +443,6 @@ fn restored<F: Float>(
     for place in places {
         let name = format!("{MODEL}{}", place.name);
         let view = all.tensor(&name).map_err(|_| format!("has no tensor `{name}`"))?;
-        if view.shape() != place.shape {
-            let (has, wants) = (view.shape(), &place.shape);
-            return Err(format!("`{name}` has the shape {has:?} where the model wants {wants:?}"));
-        }
         copy(&view, &mut to[place.range.clone()]).map_err(|what| format!("`{name}` {what}"))?;
     }
     Ok(())

@@ -21,6 +21,7 @@ pub use rank::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};
 
+use crate::checkpoint::TrainedOn;
 use crate::cuda::CudaMachine;
 use crate::data::loader::{self, Loading};
 use crate::unknown::counted;
@@ -104,6 +105,8 @@ struct Run<'a, F: Float> {
     note: Option<String>,
     /// The lock on the folder of checkpoints.
     held: Held,
+    /// The samples, for checkpoints.
+    trained_on: TrainedOn,
 }
 
 impl<'a, F: Float> Run<'a, F> {
@@ -149,6 +152,7 @@ impl<'a, F: Float> Run<'a, F> {
             comm,
             note,
             held: Held::default(),
+            trained_on: TrainedOn::of(config, train),
         })
     }
 

@@ -23,6 +23,7 @@ fn a_checkpoints_weights_are_carried_over_and_a_cut_one_says_where_it_ends() {
         let model = &model;
         let run = checkpoint::Snapshot {
             config: &config,
+            data: &checkpoint::TrainedOn::default(),
             step: 1,
             ranks: 2,
             model,

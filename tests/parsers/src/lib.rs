@@ -121,7 +121,8 @@ fn checkpoint_of(bytes: &[u8]) {
     let (config, mut sgd, mut own) = (Config::default(), Sgd::new(0.9, 0.0, false), Vec::new());
     if let Some(mut model) = model() {
         let (model, optimiser, own) = (&mut model, &mut sgd, &mut own);
-        let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
+        let (config, data) = (&config, &checkpoint::TrainedOn::default());
+        let into = checkpoint::Restored { config, data, ranks: 1, model, optimiser, own };
         drop(checkpoint::restore(Path::new("fuzz"), bytes, into));
     }
 }

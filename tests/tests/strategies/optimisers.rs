@@ -110,7 +110,14 @@ fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>, Vec<Vec<f64>
     let mut optimiser = optim::build(&config, network.params()).unwrap();
     let mut model = Model::<f32>::new(network, 0).unwrap();
     let (optimiser, own) = (&mut *optimiser, &mut Vec::new());
-    let into = checkpoint::Restored { config: &config, ranks, model: &mut model, optimiser, own };
+    let into = checkpoint::Restored {
+        config: &config,
+        data: &checkpoint::TrainedOn::of(&config, &train),
+        ranks,
+        model: &mut model,
+        optimiser,
+        own,
+    };
     let (progress, _) = checkpoint::load(&path, into).unwrap();
     let values = |param: usize| model.param(param).iter().map(|&x| f64::from(x)).collect();
     let weights = (0..model.network().params().len()).map(values).collect();

@@ -109,6 +109,7 @@ fn a_checkpoint_of_another_number_of_losses_is_refused() {
     let mut sgd = Sgd::new(0.0, 0.0, false);
     let run = checkpoint::Snapshot {
         config: &config,
+        data: &checkpoint::TrainedOn::default(),
         step: 2,
         ranks: 1,
         model: &model,
@@ -119,7 +120,14 @@ fn a_checkpoint_of_another_number_of_losses_is_refused() {
     };
     let path = checkpoint::save(run, &mut sgd, checkpoint::Files { step: true, best: false }).unwrap();
     let (model, optimiser, own) = (&mut model, &mut sgd, &mut Vec::new());
-    let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
+    let into = checkpoint::Restored {
+        config: &config,
+        data: &checkpoint::TrainedOn::default(),
+        ranks: 1,
+        model,
+        optimiser,
+        own,
+    };
     let error = checkpoint::load(&path, into).unwrap_err();
     assert!(error.to_string().ends_with("has 1 losses of 2 steps"), "{error}");
 }

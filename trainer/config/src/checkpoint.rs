@@ -28,7 +28,8 @@ pub struct CheckpointConfig {
     /// `training.max_steps`, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
     /// Keys with other values than in the checkpoint that a resumed run continues with, such as ["optimiser.lr"]: those of
-    /// `[optimiser]` except its name, of `[lr_schedule]`, `training.epochs`, `training.max_steps`, `model.frozen`, `model.trained`.
+    /// `[optimiser]` except its name, of `[lr_schedule]`, `training.epochs`, `training.max_steps`, `model.frozen`, `model.trained`; and
+    /// `data.samples`, the number of training samples, and `data.classes`, the names of the classes.
     pub may_differ: Vec<String>,
 }
 
@@ -37,6 +38,7 @@ pub fn may_differ(key: &str) -> bool {
     key.starts_with("optimiser.") && key != "optimiser.name"
         || key.starts_with("lr_schedule.")
         || ["training.epochs", "training.max_steps", "model.frozen", "model.trained"].contains(&key)
+        || ["data.samples", "data.classes"].contains(&key)
 }
 
 impl Default for CheckpointConfig {
@@ -71,7 +73,8 @@ impl CheckpointConfig {
             None => Ok(()),
             Some(key) => Err(Error(format!(
                 "`checkpoint.may_differ` names `{key}`, with which a run is another one; keys of [optimiser] except `name` and of \
-                 [lr_schedule], `training.epochs`, `training.max_steps`, `model.frozen` and `model.trained` may differ"
+                 [lr_schedule], `training.epochs`, `training.max_steps`, `model.frozen`, `model.trained`, `data.samples` and \
+                 `data.classes` may differ"
             ))),
         }
     }

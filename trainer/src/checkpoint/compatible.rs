@@ -105,7 +105,7 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
 }
 
 /// What lets a run go on with another value of a key, besides others that may differ already.
-fn allow(key: &str, already: &[String]) -> String {
+pub(super) fn allow(key: &str, already: &[String]) -> String {
     let all: Vec<String> =
         already.iter().map(String::as_str).chain([key]).map(|key| format!("{key:?}")).collect();
     format!("add --set 'checkpoint.may_differ=[{}]'", all.join(", "))
@@ -138,6 +138,7 @@ mod tests {
             loss_scale: 0.0,
             good: 0,
             checksum: String::new(),
+            data: Default::default(),
             config: config.clone(),
         };
         let resumed = |ranks: u32, batch: usize, per_rank| {

@@ -15,12 +15,11 @@
 
 use super::folder::{self, rank_file};
 use super::{
-    History, KEY, Named, Own, Restored, Snapshot, TrainingProgress, copy, described, file, fits, history,
-    restore_buffers, rows, same_model, unread, unwritten, verified, wrong,
+    History, KEY, Named, Own, Restored, Snapshot, TrainingProgress, copy, file, fits, history, read,
+    restore_buffers, rows, unwritten, verified, wrong,
 };
 use crate::{Model, Result};
 use allfold_kernels::nn::Float;
-use allfold_tensor_files::tensor_file;
 use safetensors::tensor::{Dtype, SafeTensors};
 use std::ops::Range;
 use std::path::Path;
@@ -125,7 +124,7 @@ pub(super) fn tensors<F: Float>(name: String, runs: &Runs<F>, dtype: Dtype) -> N
 
 /// Reads a folder; as [`super::load`].
 pub(super) fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, History)> {
-    let Restored { config, ranks, model, optimiser, own } = into;
+    let Restored { config, data, ranks, model, optimiser, own } = into;
     let mut covered = vec![false; model.params.len()];
     let state = optimiser.state();
     let mut vectors = state.vectors;
@@ -134,13 +133,12 @@ pub(super) fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Trai
     let mut rank = 0;
     while rank < files {
         let path = path.join(rank_file(rank));
-        let bytes = tensor_file::read(&path).map_err(|error| unread(&path, &error))?;
+        let bytes = read(&path, config, model, own)?;
         let bad = |what: String| wrong(&path, &what);
-        described(&bytes).and_then(|(progress, _)| same_model(&progress, config)).map_err(bad)?;
         let (all, progress) = verified(&bytes).map_err(bad)?;
         match &found {
             None => {
-                fits(&progress, (config, ranks), model, own).map_err(bad)?;
+                fits(&progress, (config, data, ranks), model, own).map_err(bad)?;
                 files = progress.ranks as usize;
                 *state.steps = progress.optimiser_steps;
                 restore_buffers(&all, model).map_err(bad)?;

@@ -62,7 +62,7 @@ pub(super) fn restore<F: Float>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Restored, Snapshot, contents, restore, sharded::cut};
+    use super::super::{Restored, Snapshot, TrainedOn, contents, restore, sharded::cut};
     use super::*;
     use crate::Config;
     use crate::models::mlp;
@@ -91,14 +91,25 @@ mod tests {
         let (config, losses, own) = (Config::default(), [0.5], Vec::new());
         let epochs = &[];
         let (config, losses, own) = (&config, &losses, &own);
-        let run = Snapshot { config, step: 1, ranks: 1, model, scaler: None, losses, epochs, own };
+        let run = Snapshot {
+            config,
+            data: &TrainedOn::default(),
+            step: 1,
+            ranks: 1,
+            model,
+            scaler: None,
+            losses,
+            epochs,
+            own,
+        };
         contents(&run, adam).unwrap()
     }
 
     /// The vectors that an optimiser has after reading a file.
     fn read(bytes: &[u8], mut model: Model<f32>, adam: &mut Adam<f32>) -> Vec<Vec<f32>> {
         let (config, own, ranks) = (&Config::default(), &mut Vec::new(), 1);
-        let into = Restored { config, ranks, model: &mut model, optimiser: adam, own };
+        let into =
+            Restored { config, data: &TrainedOn::default(), ranks, model: &mut model, optimiser: adam, own };
         restore(Path::new("step"), bytes, into).unwrap();
         adam.state().vectors.into_iter().map(|(_, values)| values.clone()).collect()
     }

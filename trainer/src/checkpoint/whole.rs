@@ -54,7 +54,7 @@ fn step_of(path: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::{Files, Snapshot, save};
+    use crate::checkpoint::{Files, Snapshot, TrainedOn, save};
     use crate::models::mlp;
     use crate::{Config, Model, Sgd};
 
@@ -66,7 +66,17 @@ mod tests {
         let model = &Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 3).unwrap();
         let write = |step: u64, best: bool| {
             let (losses, own) = (&vec![0.5; step as usize][..], &Vec::new());
-            let run = Snapshot { config, step, ranks: 1, model, scaler: None, losses, epochs: &[], own };
+            let run = Snapshot {
+                config,
+                data: &TrainedOn::default(),
+                step,
+                ranks: 1,
+                model,
+                scaler: None,
+                losses,
+                epochs: &[],
+                own,
+            };
             save(run, &mut Sgd::new(0.0, 0.0, false), Files { step: !best, best }).unwrap()
         };
         let cut = |path: &Path| {

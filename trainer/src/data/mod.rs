@@ -89,6 +89,21 @@ pub fn form(config: &Config) -> Option<SampleForm> {
     }
 }
 
+/// The names of the classes of CIFAR-10 and Fashion-MNIST, in the order of the labels.
+const CIFAR10: &str = "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck";
+const FASHION_MNIST: &str = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot";
+
+/// The names of the classes of the set that `config` selects, in the order of the labels; empty if they have none but their numbers.
+pub fn class_names(config: &Config) -> Vec<String> {
+    let names = |names: &str| names.split(',').map(String::from).collect();
+    match config.data.name.as_str() {
+        "pictures" => pictures::classes(config),
+        "cifar10" => names(CIFAR10),
+        "fashion_mnist" => names(FASHION_MNIST),
+        _ => Vec::new(),
+    }
+}
+
 /// The shape of a synthetic sample: a picture's, or for the gpt its number of tokens.
 fn synthetic_shape(config: &Config) -> (usize, usize, usize) {
     let [channels, height, width] = config.data.synthetic_shape;

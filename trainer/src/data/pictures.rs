@@ -8,9 +8,14 @@ use std::path::Path;
 
 /// The form of the samples; `None` if the folder cannot be read.
 pub fn form(config: &Config) -> Option<SampleForm> {
-    let classes = pictures::classes(Path::new(&config.data.dir))?;
+    let classes = pictures::classes(Path::new(&config.data.dir))?.len();
     let shape = (3, config.data.picture_size, config.data.picture_size);
     Some(SampleForm::new(shape, classes))
+}
+
+/// The names of the classes; none if the folder cannot be read.
+pub fn classes(config: &Config) -> Vec<String> {
+    pictures::classes(Path::new(&config.data.dir)).unwrap_or_default()
 }
 
 /// The training set and the test set in the folder `data.dir`.

@@ -65,6 +65,7 @@ impl<F: Float> Run<'_, F> {
         self.outcome_of_all(if first { sharded::begin(directory, step, keep) } else { Ok(()) })?;
         let run = checkpoint::Snapshot {
             config: self.config,
+            data: &self.trained_on,
             step,
             ranks,
             model: &self.host.model,
@@ -117,6 +118,7 @@ impl<F: Float> Run<'_, F> {
             }
             let run = checkpoint::Snapshot {
                 config: self.config,
+                data: &self.trained_on,
                 step: losses.len() as u64,
                 ranks: self.comm.size(),
                 model: &self.host.model,
@@ -288,6 +290,7 @@ impl<F: Float> Run<'_, F> {
         }
         let into = checkpoint::Restored {
             config: self.config,
+            data: &self.trained_on,
             ranks: self.comm.size(),
             model: &mut self.host.model,
             optimiser: &mut *self.host.optimiser,

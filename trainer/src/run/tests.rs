@@ -102,3 +102,75 @@ fn losses_that_are_shared_between_scores_are_those_of_the_run() {
         assert!(calls >= 2, "the first step and the end of the epoch");
     }
 }
+
+/// A digit-reading run of some steps over so many samples, with a checkpoint after the last one.
+fn saved(folder: &std::path::Path, samples: usize, steps: u64, change: impl Fn(&mut Config)) -> Result<u64> {
+    let (train, test) = crate::data::digits().unwrap();
+    let (train, test) = (train.first(samples), test.first(8));
+    let config = Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![8];
+        c.training.batch = 8;
+        c.training.max_steps = steps;
+        c.checkpoint.dir = folder.display().to_string();
+        c.checkpoint.every = 2;
+        change(c);
+    });
+    let ends = World::threads(1).run(|comm: Communicator| train_on(&config, &train, &test, &comm, &mut ()));
+    match ends {
+        Ok(ends) => Ok(ends[0].losses.len() as u64),
+        Err(error) => Err(Error::Checkpoint(error.to_string())),
+    }
+}
+
+/// Regression: a run resumed over other data as if nothing had changed.
+#[test]
+fn a_run_resumes_over_other_samples_only_if_it_may() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(saved(folder.path(), 32, 2, |_| ()).unwrap(), 2);
+    let resumed = |samples, may_differ: &[&str]| {
+        saved(folder.path(), samples, 4, |c| {
+            c.checkpoint.resume = true;
+            c.checkpoint.may_differ = may_differ.iter().map(|key| key.to_string()).collect();
+        })
+    };
+    let said = resumed(40, &[]).unwrap_err().to_string();
+    let why = "was made with 32 training samples and this run has 40; to go on with these samples, add --set \
+               'checkpoint.may_differ=[\"data.samples\"]'";
+    assert!(said.contains(why), "{said}");
+    assert_eq!(resumed(40, &["data.samples"]).unwrap(), 4);
+}
+
+/// Regression: a resume read the whole of a file before it compared shapes, however long the file was.
+#[test]
+fn a_checkpoint_of_other_shapes_or_without_an_end_is_refused_by_its_header() {
+    let folder = tempfile::tempdir().unwrap();
+    saved(folder.path(), 32, 2, |_| ()).unwrap();
+    let path = crate::checkpoint::newest(folder.path()).unwrap().unwrap();
+    let bytes = std::fs::read(&path).unwrap();
+    let resumed = |hidden: usize| {
+        let end = saved(folder.path(), 32, 4, |c| {
+            c.checkpoint.resume = true;
+            c.model.hidden = vec![hidden];
+        });
+        end.unwrap_err().to_string()
+    };
+    let said = resumed(9);
+    assert!(
+        said.contains("`model.fc1.weight` has the shape [8, 64] where the model wants [9, 64]"),
+        "{said}"
+    );
+    // One more tensor, of a terabyte without a byte on the disk.
+    let header = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let data = bytes.len() - 8 - header;
+    let end = data + (1 << 40);
+    let more =
+        format!(r#"{{"more":{{"dtype":"U8","shape":[{}],"data_offsets":[{data},{end}]}},"#, 1u64 << 40);
+    let text = String::from_utf8(bytes[8..8 + header].to_vec()).unwrap().replacen('{', &more, 1);
+    let sparse = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &bytes[8 + header..]].concat();
+    std::fs::write(&path, &sparse).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(8 + text.len() as u64 + end as u64).unwrap();
+    let said = resumed(8);
+    assert!(said.contains("bytes, and a run of this model keeps ") && said.contains(" at most"), "{said}");
+}

@@ -20,6 +20,18 @@ struct Entry {
     data_offsets: Option<(u64, u64)>,
 }
 
+/// The bytes of a file up to its data: the length of its header, and its header.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn head(path: &Path) -> Result<Vec<u8>> {
+    let (mut file, mut bytes) = (File::open(path)?, Vec::new());
+    (&mut file).take(8).read_to_end(&mut bytes)?;
+    let header = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    file.take(header.min(HEADER)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// Reads a whole file. A file that ends early is read too; the parser of its bytes reports where it ends.
 ///
 /// # Errors

@@ -40,9 +40,10 @@ pub struct PictureOptions {
     pub seed: u64,
 }
 
-/// The number of classes in a folder; `None` if it cannot be read.
-pub fn classes(folder: &Path) -> Option<usize> {
-    listing::layout(folder).ok().map(|layout| layout.classes.len())
+/// The names of the classes in a folder, in the order of the labels; `None` if it cannot be read.
+pub fn classes(folder: &Path) -> Option<Vec<String>> {
+    let names = listing::layout(folder).ok()?.classes;
+    Some(names.iter().map(|name| name.to_string_lossy().into_owned()).collect())
 }
 
 /// The names of the folders within a folder that [`load`] does not read, because others of them are the training and the test set.
