@@ -147,6 +147,36 @@ impl Mesh {
         };
         AxisPosition { index, size }
     }
+
+    /// The number of the group that a rank belongs to along an axis: ranks with the same number exchange with each other there.
+    pub fn group(&self, rank: usize, axis: MeshAxis) -> usize {
+        let place = |axis| self.position(rank, axis).index;
+        let [data, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
+        let (stage, data, tensor) = match axis {
+            MeshAxis::Data => (stage, 0, tensor),
+            MeshAxis::Pipeline => (0, data, tensor),
+            MeshAxis::Tensor => (stage, data, 0),
+            MeshAxis::Shard => (stage, place(MeshAxis::Replica), tensor),
+            MeshAxis::Replica => (stage, place(MeshAxis::Shard), tensor),
+            MeshAxis::Context => (stage, data / self.context, tensor),
+            MeshAxis::Expert => (stage, place(MeshAxis::ExpertReplica), tensor),
+            MeshAxis::ExpertReplica => (stage, place(MeshAxis::Expert), tensor),
+        };
+        (stage * self.data + data) * self.tensor + tensor
+    }
+
+    /// Whether the ranks along an axis need a group of their own: they are neither one rank each nor all ranks, nor for the shard axis
+    /// those of the data axis.
+    pub fn splits(&self, axis: MeshAxis) -> bool {
+        match axis {
+            MeshAxis::Data => self.pipeline > 1 || self.tensor > 1,
+            MeshAxis::Shard | MeshAxis::Replica => self.shard < self.data,
+            MeshAxis::Pipeline => self.pipeline > 1,
+            MeshAxis::Tensor => self.tensor > 1,
+            MeshAxis::Context => self.context > 1,
+            MeshAxis::Expert | MeshAxis::ExpertReplica => self.expert > 1,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -22,21 +22,7 @@ impl RankGroups {
     pub fn along(mesh: &Mesh, axis: MeshAxis, stage: usize) -> RankGroups {
         let ranks = mesh.ranks();
         let place = |rank: usize, axis| mesh.position(rank, axis).index;
-        // What ranks of one group have in common.
-        let key = |rank: usize| {
-            let [data, pipeline, tensor] =
-                [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(|axis| place(rank, axis));
-            match axis {
-                MeshAxis::Data => (pipeline, 0, tensor),
-                MeshAxis::Pipeline => (0, data, tensor),
-                MeshAxis::Tensor => (pipeline, data, 0),
-                MeshAxis::Shard => (pipeline, place(rank, MeshAxis::Replica), tensor),
-                MeshAxis::Replica => (pipeline, place(rank, MeshAxis::Shard), tensor),
-                MeshAxis::Context => (pipeline, data / mesh.context, tensor),
-                MeshAxis::Expert => (pipeline, place(rank, MeshAxis::ExpertReplica), tensor),
-                MeshAxis::ExpertReplica => (pipeline, place(rank, MeshAxis::Expert), tensor),
-            }
-        };
+        let key = |rank: usize| mesh.group(rank, axis);
         let takes_part =
             |rank: &usize| axis == MeshAxis::Pipeline || place(*rank, MeshAxis::Pipeline) == stage;
         let mut members: Vec<usize> = (0..ranks).filter(takes_part).collect();

@@ -13,21 +13,11 @@ use std::time::Duration;
 pub(super) struct GpuGroups<'a> {
     /// All ranks.
     pub world: DeviceGroup<'a>,
-    /// The ranks of the data axis, unless they are all ranks.
-    data: Option<DeviceGroup<'a>>,
-    /// If there are several copies of what is sharded: the ranks that share a copy, and those that hold the same part of each.
-    shard: Option<DeviceGroup<'a>>,
-    pub replicas: Option<DeviceGroup<'a>>,
-    /// The stages of the pipeline, if there is one.
-    pub pipeline: Option<DeviceGroup<'a>>,
-    /// The ranks that share layers, if several do.
-    pub tensor: Option<DeviceGroup<'a>>,
-    /// The ranks that share positions, if several do; and the same ranks' communicator on the host.
-    context: Option<DeviceGroup<'a>>,
+    /// The ranks of each axis that [splits](Mesh::splits) the ranks, by the number of the axis; with servers, on the data axis, the ranks
+    /// with this rank's role.
+    axes: [Option<DeviceGroup<'a>>; MeshAxis::ALL.len()],
+    /// The host's communicator of the ranks that share positions, if several do.
     pub context_host: Option<Communicator>,
-    /// If several ranks share experts: these ranks, and those that hold the same experts.
-    experts: Option<DeviceGroup<'a>>,
-    expert_replicas: Option<DeviceGroup<'a>>,
     /// The host's communicator of the ranks that have parts of the parameters: of the tensor or of the expert axis.
     pub parts_host: Option<Communicator>,
     /// For each channel: the messages between stages, or between the first rank and those that compute for it.
@@ -94,15 +84,8 @@ impl<'a> GpuGroups<'a> {
         let opening = Opening { queue, path: world.path(), deadline };
         let mut groups = GpuGroups {
             world,
-            data: None,
-            shard: None,
-            replicas: None,
-            pipeline: None,
-            tensor: None,
-            context: None,
+            axes: Default::default(),
             context_host: None,
-            experts: None,
-            expert_replicas: None,
             parts_host: None,
             messages: Vec::new(),
             serving: Vec::new(),
@@ -111,59 +94,58 @@ impl<'a> GpuGroups<'a> {
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
         };
-        let rank = comm.rank().index();
-        if mesh.shard < mesh.data {
-            groups.shard(comm, mesh, opening)?;
-        }
-        groups.share_samples(comm, mesh, opening)?;
+        groups.split(comm, mesh, opening)?;
         if mesh.servers > 0 {
             groups.separate_servers(comm, mesh, opening)?;
             return Ok(groups);
         }
-        if mesh.pipeline == 1 && mesh.tensor == 1 {
-            groups.open_channels(comm, (channels, 0), opening)?;
-            return Ok(groups);
+        let mut line = 0;
+        if mesh.pipeline > 1 {
+            line = mesh.group(comm.rank().index(), MeshAxis::Pipeline) as u32;
+            groups.join_stages(split_along(comm, mesh, MeshAxis::Pipeline)?, specs, opening)?;
         }
-        let place = |axis| mesh.position(rank, axis).index as u32;
-        let [data, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
-        let (tensors, column) = (mesh.tensor as u32, stage * mesh.data as u32 + data);
-        groups.data = opening.group(comm.split(Some(stage * tensors + tensor), data)?)?;
-        if mesh.tensor > 1 {
-            groups.tensor = opening.group(comm.split(Some(column), tensor)?)?;
-            groups.parts_host = comm.split(Some(column), tensor)?;
-        }
-        if mesh.pipeline == 1 {
-            return Ok(groups);
-        }
-        let line = comm.split(Some(data * tensors + tensor), stage)?;
-        for (at, unit) in specs.iter().enumerate() {
-            let Some(line) = &line else { continue };
-            let held = unit.keep != Keep::Nothing;
-            let mut holders = vec![0i64; mesh.pipeline];
-            line.all_gather(&[i64::from(held)], &mut holders)?;
-            let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
-            groups.holders[at] = Rank(first as u32);
-            if holders.iter().sum::<i64>() > 1 {
-                groups.copies[at] = opening.group(line.split(held.then_some(0), stage)?)?;
+        for _ in 0..channels {
+            if let Some(line) = comm.split(Some(line), comm.rank().0)? {
+                groups.messages.push(opening.messages(line)?);
             }
         }
-        groups.pipeline = opening.group(line)?;
-        groups.open_channels(comm, (channels, data * tensors + tensor), opening)?;
         Ok(groups)
     }
 
-    /// Opens channels for messages between the ranks of `comm` with an equal `line`.
-    fn open_channels(
+    /// Opens the groups of all axes but the pipeline.
+    fn split(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
+        let along = |axis| split_along(comm, mesh, axis);
+        for axis in MeshAxis::ALL.into_iter().filter(|axis| mesh.splits(*axis)) {
+            match axis {
+                MeshAxis::Pipeline => continue,
+                MeshAxis::Tensor | MeshAxis::Expert => self.parts_host = along(axis)?,
+                MeshAxis::Context => self.context_host = along(axis)?,
+                _ => {}
+            }
+            self.axes[axis as usize] = opening.group(along(axis)?)?;
+        }
+        Ok(())
+    }
+
+    /// Opens the group of the stages of `line`, and for each unit that several of them hold a group of those.
+    fn join_stages(
         &mut self,
-        comm: &Communicator,
-        (channels, line): (usize, u32),
+        line: Option<Communicator>,
+        specs: &[ParamUnit],
         opening: Opening<'_>,
     ) -> Result<()> {
-        for _ in 0..channels {
-            if let Some(line) = comm.split(Some(line), comm.rank().0)? {
-                self.messages.push(opening.messages(line)?);
+        for (at, unit) in specs.iter().enumerate() {
+            let Some(line) = &line else { continue };
+            let held = unit.keep != Keep::Nothing;
+            let mut holders = vec![0i64; line.size() as usize];
+            line.all_gather(&[i64::from(held)], &mut holders)?;
+            let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
+            self.holders[at] = Rank(first as u32);
+            if holders.iter().sum::<i64>() > 1 {
+                self.copies[at] = opening.group(line.split(held.then_some(0), line.rank().0)?)?;
             }
         }
+        self.axes[MeshAxis::Pipeline as usize] = opening.group(line)?;
         Ok(())
     }
 
@@ -171,7 +153,8 @@ impl<'a> GpuGroups<'a> {
     fn separate_servers(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
         let rank = comm.rank().index();
         let serves = mesh.is_server(rank);
-        self.data = opening.group(comm.split(Some(u32::from(serves)), comm.rank().0)?)?;
+        self.axes[MeshAxis::Data as usize] =
+            opening.group(comm.split(Some(u32::from(serves)), comm.rank().0)?)?;
         for worker in 0..mesh.data {
             let belongs = (serves || rank == mesh.servers + worker).then_some(0);
             let split = || comm.split(belongs, comm.rank().0);
@@ -182,41 +165,27 @@ impl<'a> GpuGroups<'a> {
         Ok(())
     }
 
-    /// Splits the ranks of the data axis into those that share a copy of what is sharded and those that hold the same part.
-    fn shard(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
-        let [part, copy] = [MeshAxis::Shard, MeshAxis::Replica].map(|axis| place_on(mesh, comm, axis));
-        self.shard = opening.group(of_column(mesh, comm, copy, part)?)?;
-        self.replicas = opening.group(of_column(mesh, comm, part, copy)?)?;
-        Ok(())
+    /// The ranks of an axis; `None` where this rank is alone on the axis, or the axis has all ranks.
+    pub fn along(&mut self, axis: MeshAxis) -> Option<&mut DeviceGroup<'a>> {
+        self.axes[axis as usize].as_mut()
     }
 
-    /// Splits the ranks of the data axis into those that share positions, or experts.
-    fn share_samples(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
-        if mesh.context > 1 {
-            let [data, own] = [MeshAxis::Data, MeshAxis::Context].map(|axis| place_on(mesh, comm, axis));
-            let split = || of_column(mesh, comm, data / mesh.context as u32, own);
-            (self.context, self.context_host) = (opening.group(split()?)?, split()?);
-        }
-        if mesh.expert > 1 {
-            let [part, copy] =
-                [MeshAxis::Expert, MeshAxis::ExpertReplica].map(|axis| place_on(mesh, comm, axis));
-            self.experts = opening.group(of_column(mesh, comm, copy, part)?)?;
-            self.expert_replicas = opening.group(of_column(mesh, comm, part, copy)?)?;
-            self.parts_host = of_column(mesh, comm, copy, part)?;
-        }
-        Ok(())
+    /// The ranks of the first of these axes that has a group of its own, else all ranks.
+    fn first_of(&mut self, axes: &[MeshAxis]) -> &mut DeviceGroup<'a> {
+        let axis = axes.iter().find(|axis| self.axes[**axis as usize].is_some());
+        axis.and_then(|axis| self.axes[*axis as usize].as_mut()).unwrap_or(&mut self.world)
     }
 
     /// The ranks that share what is sharded: of parameters of some experts, or of others.
     pub fn sharers(&mut self, some_experts: bool) -> &mut DeviceGroup<'a> {
-        let experts = self.expert_replicas.as_mut().filter(|_| some_experts);
-        experts.or(self.shard.as_mut()).or(self.data.as_mut()).unwrap_or(&mut self.world)
+        self.first_of(
+            &[MeshAxis::ExpertReplica, MeshAxis::Shard, MeshAxis::Data][usize::from(!some_experts)..],
+        )
     }
 
     /// The ranks that hold the same parameters: of some experts, or others.
     pub fn param_holders(&mut self, some_experts: bool) -> &mut DeviceGroup<'a> {
-        let experts = self.expert_replicas.as_mut().filter(|_| some_experts);
-        experts.or(self.data.as_mut()).unwrap_or(&mut self.world)
+        self.first_of(&[MeshAxis::ExpertReplica, MeshAxis::Data][usize::from(!some_experts)..])
     }
 
     /// Makes `queue` wait for all sums and gathers of the data axis.
@@ -235,7 +204,7 @@ impl<'a> GpuGroups<'a> {
 
     /// The groups over which layers exchange values.
     pub fn axes(&mut self) -> AxisGroups<'_, 'a> {
-        let GpuGroups { world, data, tensor, context, experts, .. } = self;
+        let GpuGroups { world, axes: [data, _, _, _, tensor, context, experts, _], .. } = self;
         AxisGroups {
             data: data.as_mut().unwrap_or(world),
             tensor: tensor.as_mut(),
@@ -246,12 +215,12 @@ impl<'a> GpuGroups<'a> {
 
     /// Whether ranks of the tensor axis share layers, and this one is not the first of them.
     pub fn is_further_part(&self) -> bool {
-        self.tensor.as_ref().is_some_and(|tensor| tensor.rank() != Rank(0))
+        self.axes[MeshAxis::Tensor as usize].as_ref().is_some_and(|tensor| tensor.rank() != Rank(0))
     }
 
     /// Whether all exchanges are queued without waiting, so that a part of a step can be captured.
     pub fn captures(&self) -> bool {
-        self.world.captures() && self.pipeline.is_none() && self.serving.is_empty()
+        self.world.captures() && self.axes[MeshAxis::Pipeline as usize].is_none() && self.serving.is_empty()
     }
 
     /// The path by which all ranks sum, in words, and why; `None` for a single rank.
@@ -284,11 +253,7 @@ impl<'a> GpuGroups<'a> {
     }
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
-        let GpuGroups { world, data, shard, replicas, pipeline, tensor, copies, .. } = self;
-        let shared = [&self.context, &self.experts, &self.expert_replicas];
-        let some =
-            [data, shard, replicas, pipeline, tensor].into_iter().chain(shared).chain(copies).flatten();
-        [world].into_iter().chain(some)
+        [&self.world].into_iter().chain(self.axes.iter().chain(&self.copies).flatten())
     }
 
     /// The queues of the streams of all groups.
@@ -304,26 +269,17 @@ impl<'a> GpuGroups<'a> {
 
     /// Ends this rank's part in all exchanges under way, and reports the reason to the other ranks of its groups.
     pub fn abandon(&mut self, why: &str) {
-        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, serving, copies, .. } =
-            self;
-        let shared = [&mut self.context, &mut self.experts, &mut self.expert_replicas];
-        let some =
-            [data, shard, replicas, pipeline, tensor].into_iter().chain(shared).chain(copies).flatten();
-        [world].into_iter().chain(some).for_each(|group| group.abandon(why));
+        let GpuGroups { world, axes, messages, serving, copies, .. } = self;
+        let all = [world].into_iter().chain(axes.iter_mut().chain(copies).flatten());
+        all.for_each(|group| group.abandon(why));
         [&self.parts_host, &self.context_host].into_iter().flatten().for_each(|host| host.abort(why));
         let messages = messages.iter_mut().chain(serving.iter_mut().flatten());
         messages.for_each(|messages| messages.abandon(why));
     }
 }
 
-/// This rank's position on an axis.
-fn place_on(mesh: &Mesh, comm: &Communicator, axis: MeshAxis) -> u32 {
-    mesh.position(comm.rank().index(), axis).index as u32
-}
-
-/// Of the ranks that differ from this one on the data axis alone, those with an equal `color`, in the order of `key`.
-fn of_column(mesh: &Mesh, comm: &Communicator, color: u32, key: u32) -> Result<Option<Communicator>> {
-    let [stage, tensor] = [MeshAxis::Pipeline, MeshAxis::Tensor].map(|axis| place_on(mesh, comm, axis));
-    let column = stage * mesh.tensor as u32 + tensor;
-    Ok(comm.split(Some(column * mesh.data as u32 + color), key)?)
+/// The ranks that exchange with this one along an axis, in the order of their positions.
+fn split_along(comm: &Communicator, mesh: &Mesh, axis: MeshAxis) -> Result<Option<Communicator>> {
+    let rank = comm.rank().index();
+    Ok(comm.split(Some(mesh.group(rank, axis) as u32), mesh.position(rank, axis).index as u32)?)
 }

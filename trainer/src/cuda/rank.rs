@@ -240,7 +240,7 @@ impl RankEngine for GpuWorker<'_> {
             self.share_flag()?;
         }
         self.end_part()?;
-        if let Some(pipeline) = &mut self.groups.pipeline {
+        if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
             let losses = self.report.all().part(0, 4 * self.micros)?;
             pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
             pipeline.join(&self.queue)?;
@@ -262,7 +262,9 @@ impl GpuWorker<'_> {
     /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
     fn sum_replicas(&mut self) -> Result<()> {
         let GpuWorker { queue, weights, groups, captures, .. } = self;
-        let Some(replicas) = groups.replicas.as_mut().filter(|_| !captures.replays()) else { return Ok(()) };
+        let Some(replicas) = groups.along(MeshAxis::Replica).filter(|_| !captures.replays()) else {
+            return Ok(());
+        };
         for unit in weights.units.iter().filter(|unit| !matches!(unit.keep, Keep::Whole | Keep::First)) {
             if let Some(grads) = unit.reduced_grad()? {
                 replicas.all_reduce(queue, DType::F32, ReduceOp::Sum, grads)?;

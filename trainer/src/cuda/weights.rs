@@ -10,7 +10,7 @@ use super::groups::GpuGroups;
 use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
-use crate::engine::{Keep, ParamUnit};
+use crate::engine::{Keep, MeshAxis, ParamUnit};
 use crate::{Error, Network, Outline, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice};
@@ -334,7 +334,7 @@ pub(super) fn whole_of(
             Arc::new(whole)
         }
     };
-    if let Some(pipeline) = &mut groups.pipeline {
+    if let Some(pipeline) = groups.along(MeshAxis::Pipeline) {
         pipeline.broadcast(queue, whole.all(), holder)?;
     }
     Ok(whole)

@@ -219,7 +219,7 @@ impl<'a> GpuWorker<'a> {
 
     /// Whether several micro-batches are in flight at a time. Such steps have no parts.
     pub fn overlaps_micro_batches(&self) -> bool {
-        self.groups.pipeline.is_some() || self.first_trains
+        self.mesh.pipeline > 1 || self.first_trains
     }
 
     /// The queues of the streams that use this rank's memory.
@@ -319,12 +319,13 @@ impl<'a> GpuWorker<'a> {
     /// Gives every stage of a pipeline the running statistics of all layers.
     fn share_buffers(&mut self) -> Result<()> {
         let GpuWorker { queue, weights, groups, specs, passes, .. } = self;
-        let Some(pipeline) = &mut groups.pipeline else { return Ok(()) };
-        for (unit, holder) in specs.iter().zip(&groups.holders) {
+        let holders = groups.holders.clone();
+        let Some(pipeline) = groups.along(MeshAxis::Pipeline) else { return Ok(()) };
+        for (unit, holder) in specs.iter().zip(holders) {
             for layer in unit.layers.clone() {
                 let range = passes.network.buffers_of(layer);
                 if !range.is_empty() {
-                    pipeline.broadcast(queue, part(weights.buffers.all(), &range, 4)?, *holder)?;
+                    pipeline.broadcast(queue, part(weights.buffers.all(), &range, 4)?, holder)?;
                 }
             }
         }

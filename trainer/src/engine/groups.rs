@@ -8,20 +8,9 @@ use allfold_collectives::Communicator;
 pub struct MeshGroups<'a> {
     pub(super) world: &'a Communicator,
     mesh: Mesh,
-    /// The communicator of the data axis, unless it is the whole world.
-    data: Option<Communicator>,
-    /// If there are several copies of sharded state: the ranks that share a copy, and those that hold the same part of each copy.
-    shard: Option<Communicator>,
-    pub(super) replicas: Option<Communicator>,
-    /// The communicator of the pipeline axis, if the mesh has one.
-    pub(super) pipeline: Option<Communicator>,
-    /// The communicator of the tensor axis, if the mesh has one.
-    pub(super) tensor: Option<Communicator>,
-    /// The communicator of the context axis, if the mesh has one.
-    context: Option<Communicator>,
-    /// If the mesh has an expert axis: its communicator, and that of the ranks that hold the same experts.
-    pub(super) experts: Option<Communicator>,
-    expert_replicas: Option<Communicator>,
+    /// The communicator of each axis that [splits](Mesh::splits) the ranks, by the number of the axis; with servers, on the data axis,
+    /// that of the ranks with this rank's role.
+    axes: [Option<Communicator>; MeshAxis::ALL.len()],
     /// Communicators for messages: for each channel, one along the pipeline or else of all ranks; with servers, one per worker.
     messages: Vec<Communicator>,
 }
@@ -46,19 +35,7 @@ impl<'a> MeshGroups<'a> {
     /// # Errors
     /// Failed communication.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<MeshGroups<'a>> {
-        let mut groups = MeshGroups {
-            world,
-            mesh,
-            data: None,
-            shard: None,
-            replicas: None,
-            pipeline: None,
-            tensor: None,
-            context: None,
-            experts: None,
-            expert_replicas: None,
-            messages: Vec::new(),
-        };
+        let mut groups = MeshGroups { world, mesh, axes: Default::default(), messages: Vec::new() };
         if let Err(error) = groups.split(channels) {
             groups.abort(&error.to_string());
             return Err(error);
@@ -68,39 +45,22 @@ impl<'a> MeshGroups<'a> {
 
     fn split(&mut self, channels: usize) -> Result<()> {
         let (world, mesh, rank) = (self.world, self.mesh, self.world.rank().index());
-        let place = |axis| mesh.position(rank, axis).index as u32;
-        let [data, pipeline, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
-        if mesh.pipeline > 1 || mesh.tensor > 1 {
-            self.data = world.split(Some(pipeline * mesh.tensor as u32 + tensor), data)?;
-        }
-        if mesh.pipeline > 1 {
-            self.pipeline = world.split(Some(data * mesh.tensor as u32 + tensor), pipeline)?;
-        }
-        if mesh.tensor > 1 {
-            self.tensor = world.split(Some(pipeline * mesh.data as u32 + data), tensor)?;
-        }
-        if mesh.shard < mesh.data {
-            let [part, copy] = [MeshAxis::Shard, MeshAxis::Replica].map(place);
-            self.shard = self.data().split(Some(copy), part)?;
-            self.replicas = self.data().split(Some(part), copy)?;
-        }
-        if mesh.context > 1 {
-            let place = mesh.position(rank, MeshAxis::Context).index as u32;
-            self.context = self.data().split(Some(data / mesh.context as u32), place)?;
-        }
-        if mesh.expert > 1 {
-            let [part, copy] = [MeshAxis::Expert, MeshAxis::ExpertReplica].map(place);
-            self.experts = self.data().split(Some(copy), part)?;
-            self.expert_replicas = self.data().split(Some(part), copy)?;
+        for axis in MeshAxis::ALL.into_iter().filter(|axis| mesh.splits(*axis)) {
+            let all = match axis {
+                MeshAxis::Data | MeshAxis::Pipeline | MeshAxis::Tensor => world,
+                _ => self.data(),
+            };
+            let place = mesh.position(rank, axis).index;
+            self.axes[axis as usize] = all.split(Some(mesh.group(rank, axis) as u32), place as u32)?;
         }
         if mesh.servers > 0 {
-            (self.data, self.messages) = split_workers(world, &mesh)?;
+            (self.axes[MeshAxis::Data as usize], self.messages) = split_workers(world, &mesh)?;
             return Ok(());
         }
         // The messages of a pipeline go between ranks that have the same positions on the other axes.
-        let line = if mesh.pipeline > 1 { data * mesh.tensor as u32 + tensor } else { 0 };
+        let line = if mesh.pipeline > 1 { mesh.group(rank, MeshAxis::Pipeline) } else { 0 };
         for _ in 0..channels {
-            self.messages.extend(world.split(Some(line), rank as u32)?);
+            self.messages.extend(world.split(Some(line as u32), rank as u32)?);
         }
         Ok(())
     }
@@ -114,17 +74,17 @@ impl<'a> MeshGroups<'a> {
 
     /// The communicator of the data axis: the ranks that hold the same layers and have samples, or positions of them, of their own.
     pub fn data(&self) -> &Communicator {
-        self.data.as_ref().unwrap_or(self.world)
+        self.axes[MeshAxis::Data as usize].as_ref().unwrap_or(self.world)
     }
 
     /// The ranks that share one copy of what is sharded.
     pub fn shard(&self) -> &Communicator {
-        self.shard.as_ref().unwrap_or_else(|| self.data())
+        self.axes[MeshAxis::Shard as usize].as_ref().unwrap_or_else(|| self.data())
     }
 
     /// The axis of the ranks that hold the same parameters, and its communicator, for parameters of some experts or for others.
     pub fn holders(&self, some_experts: bool) -> (MeshAxis, &Communicator) {
-        match &self.expert_replicas {
+        match self.along(MeshAxis::ExpertReplica) {
             Some(replicas) if some_experts => (MeshAxis::ExpertReplica, replicas),
             _ => (MeshAxis::Data, self.data()),
         }
@@ -143,12 +103,7 @@ impl<'a> MeshGroups<'a> {
         match axis {
             MeshAxis::Data => Some(self.data()),
             MeshAxis::Shard => Some(self.shard()),
-            MeshAxis::Replica => self.replicas.as_ref(),
-            MeshAxis::Pipeline => self.pipeline.as_ref(),
-            MeshAxis::Tensor => self.tensor.as_ref(),
-            MeshAxis::Context => self.context.as_ref(),
-            MeshAxis::Expert => self.experts.as_ref(),
-            MeshAxis::ExpertReplica => self.expert_replicas.as_ref(),
+            axis => self.axes[axis as usize].as_ref(),
         }
     }
 
@@ -162,15 +117,13 @@ impl<'a> MeshGroups<'a> {
     /// # Errors
     /// Failed communication.
     pub fn split_stages(&self, holds: bool) -> Result<Option<Communicator>> {
-        let Some(pipeline) = &self.pipeline else { return Ok(None) };
+        let Some(pipeline) = self.along(MeshAxis::Pipeline) else { return Ok(None) };
         Ok(pipeline.split(holds.then_some(0), pipeline.rank().0)?)
     }
 
     /// Fails every group for the same reason, so that a rank that waits in another group than the failed one learns the cause.
     pub fn abort(&self, why: &str) {
-        let own = [&self.data, &self.shard, &self.replicas, &self.pipeline, &self.tensor, &self.context];
-        let experts = [&self.experts, &self.expert_replicas];
-        let all = own.into_iter().chain(experts).flatten().chain(&self.messages).chain([self.world]);
+        let all = self.axes.iter().flatten().chain(&self.messages).chain([self.world]);
         all.for_each(|group| group.abort(why));
     }
 

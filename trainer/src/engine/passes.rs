@@ -78,7 +78,7 @@ impl<F: Float> Worker<'_, F> {
     /// same micro-batch, before both join the gradients of the previous ones: a sum in the order that one layer alone would have.
     fn waits_for_owner(&self, l: usize, slot: Slot) -> bool {
         let owner = self.outline.owner(l);
-        let owned = self.groups.pipeline.is_none() && self.outline.weight_grads()[owner];
+        let owned = self.groups.along(MeshAxis::Pipeline).is_none() && self.outline.weight_grads()[owner];
         owner != l && owned && self.begun[owner] && self.slots[slot.0].micro > 1
     }
 

@@ -4,7 +4,7 @@
 use super::bucketing::BucketState;
 use super::unit::{Piece, Tensor};
 use super::worker::Worker;
-use super::{Keep, RankEngine, UnitExchange};
+use super::{Keep, MeshAxis, RankEngine, UnitExchange};
 use crate::optim::Optimiser;
 use crate::{Error, MemoryUse, ParamLayout, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
@@ -108,7 +108,7 @@ impl<F: Float> Worker<'_, F> {
                 params[values.clone()].copy_from_slice(&whole[..values.len()]);
                 self.release(at);
             }
-            if let Some(pipeline) = &self.groups.pipeline {
+            if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
                 let holder = Rank(self.holders[at]);
                 pipeline.broadcast(&mut params[values], holder)?;
             }
@@ -125,7 +125,7 @@ impl<F: Float> Worker<'_, F> {
             return Ok(self.groups.world.broadcast(&mut self.buffers, Rank(servers))?);
         }
         self.groups.data().broadcast(&mut self.buffers, Rank(0))?;
-        let Some(pipeline) = &self.groups.pipeline else { return Ok(()) };
+        let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) else { return Ok(()) };
         for (spec, holder) in self.specs.iter().zip(&self.holders) {
             for layer in spec.layers.clone() {
                 let range = self.network.buffers_of(layer);

@@ -3,8 +3,8 @@
 //! On virtual time each pass over the gradients of a unit is one operation, as that of a fused optimiser, however many of the unit's
 //! parameters are trained.
 
-use super::Keep;
 use super::worker::Worker;
+use super::{Keep, MeshAxis};
 use crate::scaler::{GradScaler, unscale_cost};
 use crate::timing::{StepWork, work};
 use crate::{Result, optim};
@@ -42,7 +42,7 @@ impl<F: Float> Worker<'_, F> {
 
     /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
     fn sum_replicas(&mut self) -> Result<()> {
-        let Some(replicas) = &self.groups.replicas else { return Ok(()) };
+        let Some(replicas) = self.groups.along(MeshAxis::Replica) else { return Ok(()) };
         let before = self.groups.world.now();
         let mut sums = Vec::new();
         for (at, unit) in self.units.iter_mut().enumerate() {
@@ -70,7 +70,7 @@ impl<F: Float> Worker<'_, F> {
     /// Gives the loss to every rank of the pipeline, and with [`Keep::First`] to every rank of the data axis.
     fn share_loss(&mut self) -> Result<()> {
         let (mut loss, before) = ([self.loss], self.groups.world.now());
-        if let Some(pipeline) = &self.groups.pipeline {
+        if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
             pipeline.all_reduce(&mut loss, ReduceOp::Sum)?;
         }
         if self.specs.iter().any(|unit| unit.keep == Keep::First) {

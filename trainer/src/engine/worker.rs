@@ -186,7 +186,7 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Finds out which stages hold each unit, and makes communicators of those that hold the same.
     fn split_copies(&mut self) -> Result<()> {
-        let Some(pipeline) = &self.groups.pipeline else { return Ok(()) };
+        let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) else { return Ok(()) };
         for unit in &self.units {
             let held = unit.keep != Keep::Nothing;
             let mut holders = vec![0i64; pipeline.size() as usize];
@@ -218,8 +218,8 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Whether this rank has all parameters whole, with their gradients and optimiser state, as every rank of the data axis has.
     pub(super) fn has_all(&self) -> bool {
-        let MeshGroups { pipeline, tensor, experts, .. } = &self.groups;
-        let whole = [pipeline, tensor, experts].into_iter().all(Option::is_none);
+        let parts = [MeshAxis::Pipeline, MeshAxis::Tensor, MeshAxis::Expert];
+        let whole = parts.into_iter().all(|axis| self.groups.along(axis).is_none());
         whole && self.units.iter().all(|unit| unit.keep == Keep::Whole)
     }
 

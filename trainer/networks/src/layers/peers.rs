@@ -23,6 +23,20 @@ pub enum MeshAxis {
     ExpertReplica,
 }
 
+impl MeshAxis {
+    /// Every axis, in the order of declaration.
+    pub const ALL: [MeshAxis; 8] = [
+        MeshAxis::Data,
+        MeshAxis::Shard,
+        MeshAxis::Replica,
+        MeshAxis::Pipeline,
+        MeshAxis::Tensor,
+        MeshAxis::Context,
+        MeshAxis::Expert,
+        MeshAxis::ExpertReplica,
+    ];
+}
+
 /// The ranks along an axis of the mesh, as a layer's pass uses them. Every rank of the axis runs the same passes in the same
 /// order, so their exchanges match. After a failed exchange the values are undefined, and the result of the pass is dropped.
 pub trait Peers<F> {
