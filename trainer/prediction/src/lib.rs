@@ -32,7 +32,6 @@ mod phase_times;
 mod pipeline_tests;
 mod step;
 mod step_costs;
-mod sync_points;
 #[cfg(test)]
 mod tests;
 mod uniform_costs;

@@ -1,7 +1,6 @@
 //! A step of a strategy on the clock: each stepped rank is on a thread.
 
-use crate::clock::{ClockRank, Exchanges, Shared, StepRules};
-use crate::sync_points::{SyncPoints, is_consequence};
+use crate::clock::{ClockRank, Exchanges, Shared, StepRules, SyncPoints, is_consequence};
 use crate::{ExchangeModel, StepCosts, StepPrediction};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh};

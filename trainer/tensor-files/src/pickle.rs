@@ -13,9 +13,11 @@
 mod globals;
 mod machine;
 mod reader;
+mod shown;
 
 use machine::{Pickle, Value};
 use safetensors::tensor::Dtype;
+pub use shown::shown;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A tensor as a pickle describes it. The offset and, along each dimension, the last element are inside the storage.
@@ -174,15 +176,6 @@ pub(crate) fn old_head(bytes: &[u8]) -> Result<OldHead<'_>, String> {
 pub fn read_any(bytes: &[u8]) {
     drop(dicts(bytes));
     drop(old_head(bytes));
-}
-
-/// A name from a file as one word of a message: without line breaks, and not longer than 80 characters.
-pub fn shown(name: &str) -> String {
-    let mut shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-    if name.chars().nth(80).is_some() {
-        shown.push_str("..");
-    }
-    shown
 }
 
 #[cfg(test)]

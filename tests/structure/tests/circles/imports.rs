@@ -148,11 +148,13 @@ impl File {
                 at += 2;
                 continue;
             }
+            // `const fn` and `static mut` define the name behind the second word.
             let kinds = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "union"];
-            if (kinds.contains(&token) || token == "!" && at > 0 && tokens[at - 1] == "macro_rules")
-                && is_name(next)
-            {
+            let (kind, first) = (kinds.contains(&token), !["fn", "unsafe", "mut"].contains(&next));
+            if (kind || token == "!" && at > 0 && tokens[at - 1] == "macro_rules") && is_name(next) && first {
                 self.defines.insert(next.to_string());
+                at += 2;
+                continue;
             }
             if is_name(token) && (at == 0 || tokens[at - 1] != "::" && tokens[at - 1] != ".") {
                 let mut path = vec![token.to_string()];

@@ -1,9 +1,9 @@
 //! The communicators of a rank on a clock, and the calls of layers to the ranks along their axis.
 
 use super::links::WorldLinks;
+use super::sync_points::SyncPoints;
 use super::{ClockRank, Queue};
 use crate::exchange::SharedExchange;
-use crate::sync_points::SyncPoints;
 use crate::{GroupedCollective, RankGroups};
 use allfold_collectives::{Buffer, Collective, DType, Rank, Work};
 use allfold_sim::Picos;

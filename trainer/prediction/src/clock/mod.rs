@@ -23,6 +23,7 @@ mod memory;
 mod queue;
 mod rank;
 mod serving;
+mod sync_points;
 mod units;
 mod update;
 
@@ -42,6 +43,7 @@ use memory::{ClockMemory, RankTensors};
 pub(crate) use queue::Queue;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+pub(crate) use sync_points::{SyncPoints, is_consequence};
 use units::UnitSizes;
 
 /// The properties of a configuration that the clock needs in addition to its strategy.

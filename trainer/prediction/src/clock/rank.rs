@@ -2,8 +2,8 @@
 
 use super::Queue;
 use super::exchanges::{Exchanges, Pending};
+use super::sync_points::Post;
 use super::{ClockRank, ClockSlot};
-use crate::sync_points::Post;
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{

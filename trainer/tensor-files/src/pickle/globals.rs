@@ -1,5 +1,6 @@
 //! The names of Python that a state dict may contain. No other name is accepted, and none is called.
 
+use super::shown::shown;
 use safetensors::tensor::Dtype;
 
 /// A type of elements: one of the types of safetensors, or the bytes of an element of a type that safetensors does not have.
@@ -102,7 +103,7 @@ pub(super) fn named(module: &str, name: &str) -> Result<Global, String> {
         _ => None,
     };
     known.ok_or_else(|| {
-        let (module, name) = (super::shown(module), super::shown(name));
+        let (module, name) = (shown(module), shown(name));
         format!(
             "names {module}.{name}, which is no part of weights; Allfold executes nothing from a file: save the tensors alone, \
              by `torch.save(model.state_dict(), \"x.pt\")`"

@@ -8,8 +8,8 @@
 //! message      start = max(sender ready, receiver ready)     a rank is ready once its previous message on the channel is done
 //! ```
 
+use super::queue::Queue;
 use crate::MessageTimes;
-use crate::clock::Queue;
 use allfold_base::lock;
 use allfold_collectives::Rank;
 use allfold_sim::Picos;
