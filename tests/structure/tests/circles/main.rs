@@ -134,7 +134,6 @@ const BETWEEN_FOLDERS: &[(&str, &str)] = &[
     ("experiments", "training"),
     ("kernels", "reduce"),
     ("trainer", "engine"),
-    ("trainer/datasets", "pictures"),
 ];
 
 #[test]
