@@ -13,6 +13,7 @@
 //! A *task* is a thread that acts for a rank: the rank's own code or one of its communication threads. A *gate* is a counter
 //! that tasks wait on; asynchronous work is handed over through gates.
 
+mod codec;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod real_time;

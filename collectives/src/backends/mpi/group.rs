@@ -7,7 +7,7 @@
 //! ```
 
 use super::foreign::{Comm, Request};
-use crate::backends::tcp::{CONTROL, Reader, Writer};
+use crate::backends::codec::{CONTROL, Reader, Writer};
 use crate::contract::{Fingerprint, RemoteCallTable};
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};

@@ -16,8 +16,8 @@
 //! that has the decision has sent it to the others before it can count as lost. The agreement is plain data: the node sends the messages,
 //! in order between any two ranks.
 
-use super::codec::{Reader, Writer};
 use crate::Rank;
+use crate::backends::codec::{Reader, Writer};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Ranks = BTreeSet<Rank>;

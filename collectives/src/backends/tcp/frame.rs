@@ -10,13 +10,11 @@
 //! receiver derives each field from its own schedule and compares: no length in a header sizes an allocation beyond the limit of the
 //! frame's kind.
 
+use crate::backends::codec::CONTROL;
 use crate::contract::Fingerprint;
 use allfold_net::VERSION;
 pub use allfold_net::{FRAGMENT, HEADER};
 use crc_fast::{CrcAlgorithm, checksum};
-
-/// The largest payload of a control frame, in bytes.
-pub const CONTROL: usize = 4 << 10;
 
 const MAGIC: [u8; 4] = *b"ALFD";
 const LAST: u16 = 1;

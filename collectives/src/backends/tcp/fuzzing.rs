@@ -1,7 +1,7 @@
 //! Reads every message that a peer, compatible or not, can send, without a connection.
 
-use super::codec;
 use super::frame::{self, FrameHeader};
+use crate::backends::codec;
 use allfold_net::handshake;
 use allfold_net::{Secret, Security};
 

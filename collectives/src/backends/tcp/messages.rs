@@ -4,11 +4,11 @@
 //! Messages::send --> control connection of the peer ==> Node --> Mailbox of the group --> Receive::wait
 //! ```
 
-use super::codec::Writer;
 use super::frame::{FRAGMENT, FrameHeader, Kind};
 use super::group::Group;
 use super::mailbox::{PREFIX, ReceiveId, TaggedMessage, Wanted, call};
 use super::node::Node;
+use crate::backends::codec::Writer;
 use crate::contract::deadline::{after, clock};
 use crate::contract::interrupt;
 use crate::{DType, Error, Rank, Result};

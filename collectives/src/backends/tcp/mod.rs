@@ -13,7 +13,6 @@
 //! that calls a collective moves its bytes itself, directly between the kernel and the caller's buffer.
 
 mod agreement;
-mod codec;
 mod control;
 mod endpoint;
 mod expected;
@@ -53,10 +52,6 @@ mod internals {
 #[cfg(any(test, feature = "testing"))]
 pub use internals::*;
 
-#[cfg(feature = "mpi")]
-pub(super) use codec::{Reader, Writer};
 pub(crate) use control::runtime;
-#[cfg(feature = "mpi")]
-pub(super) use frame::CONTROL;
 pub(crate) use local::Local;
 pub(crate) use rank::Tcp;

@@ -9,13 +9,13 @@
 
 use super::super::Host;
 use super::agreement::{Agreement, Message, Outgoing};
-use super::codec::{Reader, Writer};
 use super::frame::{FrameHeader, Kind};
 use super::group::Group;
 use super::groups::{Groups, News};
 use super::mailbox::Fragment;
 use super::options::Deadlines;
 use super::outbox::Outbox;
+use crate::backends::codec::{Reader, Writer};
 use crate::contract::Fingerprint;
 use crate::contract::deadline::{LOOK, clock};
 use crate::transport::Pool;

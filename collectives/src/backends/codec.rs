@@ -1,4 +1,4 @@
-//! Encodes and decodes the payload of control frames: calls, losses and errors.
+//! Encodes and decodes what ranks tell each other beside their data: calls, losses and errors, over TCP and MPI.
 //!
 //! Every length is checked against the available bytes, texts are cut at [`TEXT`] bytes, and nothing is allocated beyond the frame's own
 //! size.
@@ -7,6 +7,8 @@ use crate::contract::Fingerprint;
 use crate::{Call, Error, Lost, Rank};
 use std::time::Duration;
 
+/// The longest payload of a control message, in bytes.
+pub(in crate::backends) const CONTROL: usize = 4 << 10;
 /// The longest text in a frame, in bytes.
 const TEXT: usize = 512;
 /// The longest list of ranks in a frame.
@@ -218,7 +220,7 @@ mod tests {
         for error in samples() {
             let mut writer = Writer::default();
             writer.error(&error);
-            assert!(writer.0.len() <= super::super::frame::CONTROL);
+            assert!(writer.0.len() <= CONTROL);
             assert_eq!(read(&writer.0), Some(error));
             for cut in 0..writer.0.len() {
                 assert_eq!(read(&writer.0[..cut]), None, "cut at {cut}");
