@@ -20,7 +20,6 @@ mod digits;
 mod held_out;
 pub mod idx;
 pub mod loader;
-mod picture_files;
 pub mod pictures;
 mod samples;
 pub mod synthetic;
@@ -92,7 +91,7 @@ pub fn read_any_cifar(bytes: &[u8]) {
 
 /// Reads bytes as the file of a picture, as [`read_any_idx`]: neither a size in the bytes nor a damaged file makes decoding panic.
 pub fn read_any_picture(bytes: &[u8]) {
-    picture_files::read_anything(bytes);
+    pictures::read_anything(bytes);
 }
 
 /// Reads bytes as a `.npy` file, as [`read_any_idx`].

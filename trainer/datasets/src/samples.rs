@@ -9,7 +9,7 @@
 //! of f32. Left in its file, the set takes none: the operating system caches the file, once for all processes.
 
 use crate::augment::Augment;
-use crate::picture_files::PictureFiles;
+use crate::pictures::PictureFiles;
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use std::fs::File;

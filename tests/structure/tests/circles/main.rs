@@ -134,6 +134,7 @@ const BETWEEN_FOLDERS: &[(&str, &str)] = &[
     ("experiments", "training"),
     ("kernels", "reduce"),
     ("trainer", "engine"),
+    ("trainer/datasets", "pictures"),
 ];
 
 #[test]

@@ -8,8 +8,9 @@
 //!
 //! The classes of a set are interleaved: any run of its samples, such as the first or the last ones, has every class by its share.
 
+use super::files::LONGEST;
+use super::header;
 use crate::held_out::drawn;
-use crate::picture_files::{LONGEST, header};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 use std::collections::BTreeSet;

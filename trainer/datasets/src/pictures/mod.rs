@@ -5,15 +5,20 @@
 //! a batch   read, decode, cut, resize, subtract the mean, per picture      by the loader's threads
 //! ```
 
+mod decode;
+mod files;
+mod header;
+mod kind;
 mod listing;
+mod resize;
 #[cfg(test)]
-pub(crate) mod written;
+mod written;
 
-pub use crate::picture_files::PictureFiles;
+pub use files::PictureFiles;
 
-use crate::picture_files::Form;
 use crate::samples::{Samples, normalised};
 use crate::{Dataset, Error, Result};
+use files::Form;
 use listing::{Listing, Sets};
 use std::path::Path;
 use std::sync::Arc;
@@ -63,6 +68,11 @@ pub fn load(folder: &Path, options: &PictureOptions) -> Result<(Dataset, Dataset
         Dataset { shape: (3, side, side), classes, samples, labels }
     };
     Ok((set(train), set(test)))
+}
+
+/// Reads bytes as the file of a picture, and drops the result: for fuzzers.
+pub(crate) fn read_anything(bytes: &[u8]) {
+    drop(decode::rgb(bytes));
 }
 
 #[cfg(test)]

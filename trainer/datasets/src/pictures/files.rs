@@ -3,11 +3,7 @@
 //! A file is read, decoded, cut and resized, and its bytes become numbers: one picture at a time, so a thread holds the pixels of
 //! one picture in addition to its batch.
 
-mod decode;
-pub(crate) mod header;
-mod kind;
-mod resize;
-
+use super::{decode, resize};
 use crate::augment::Augment;
 use crate::crop::View;
 use crate::{Error, Result};
@@ -18,12 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// The greatest length of a picture's file in bytes.
-pub(crate) const LONGEST: u64 = 512 << 20;
-
-/// Reads bytes as the file of a picture, and drops the result: for fuzzers.
-pub(crate) fn read_anything(bytes: &[u8]) {
-    drop(decode::rgb(bytes));
-}
+pub(super) const LONGEST: u64 = 512 << 20;
 
 /// Pictures of a set. A clone shares the list of their files.
 #[derive(Clone, Debug)]
