@@ -34,7 +34,7 @@ for algorithm in ring tree; do
     number 'float' allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo "$algorithm" -b 1G -e 1G
 done
 number '^ +1024' allfold scale --config experiments/configs/gpt-175b.toml --ranks 1024 --topology dgx-a100 --device a100 --modeled-only
-number 'GPUs|[+-][0-9.]+ %' allfold scale explain
+number 'GPUs|[+-][0-9.]+ %' cargo test --quiet -p allfold-experiments --test explained -- --nocapture
 number '^.' allfold faults
 number 'proofs' allfold verify
 number 'algbw|float|limit|copy|add' allfold bench all_reduce --backend threads --ranks 2 --algo ring -b 1M -e 64M -f 8

@@ -65,7 +65,6 @@ fn names_and_texts_of_files_reach_a_terminal_as_plain_characters() {
         &[&simulate[..], &[&json, "--algo", "nccl"]].concat(),
         &[&simulate[..], &["switch", "--fault", HOSTILE]].concat(),
         &["scale", "workload", &toml, "--ranks", "2"],
-        &["scale", "explain", HOSTILE],
         &["train", "--config", &toml],
         &["train", "--config", &key],
         &["train", "--config", &missing],

@@ -6,6 +6,15 @@ use super::latency::latency;
 use super::{Arch, Graph, NcclAlgorithm, Overrides, Platform, Protocol};
 use allfold_schedules::Collective;
 
+/// The collectives that NCCL's tuner covers; NCCL composes others of sends and receives.
+pub const TUNED: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
 /// The tuner model's estimate for one candidate: an algorithm with a protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {

@@ -36,7 +36,7 @@ pub mod physics;
 mod platform;
 mod search;
 
-pub use choice::{Estimate, NoChoice, choose, estimate};
+pub use choice::{Estimate, NoChoice, TUNED, choose, estimate};
 pub use names::{NcclAlgorithm, Protocol};
 pub use overrides::{BadOverride, Overrides};
 pub use platform::{Arch, Graph, HostCpu, Inside, Platform};

@@ -365,7 +365,7 @@ mod tests {
             (&["zzz"][..], "doctor"),
             (&["doctor", "--jsn", "x"][..], "--json"),
             (&["doctor", "--json"][..], "FILE"),
-            (&["scale", "zzz"][..], "workload, collective, validate, explain"),
+            (&["scale", "zzz"][..], "workload, collective, validate"),
             (&["scale"][..], "--config"),
             (&["scale", "--config", "x", "--ranks", "1", "--batch", "64"][..], "--batch"),
             (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),

@@ -1,7 +1,6 @@
 //! `allfold scale`: scaling curves; without a subcommand, of a training run.
 
 mod collective;
-mod explain;
 mod notes;
 mod page;
 mod training;
@@ -25,7 +24,6 @@ use clap::Subcommand;
   allfold scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
   allfold scale collective all_reduce --algo ring,double_binary_tree --ranks 1..131072
   allfold scale validate tables/*.json
-  allfold scale explain
 
 Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
 per GPU where the configuration has device = \"cuda\"; under a launcher, its first ranks, a process each. sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
@@ -58,8 +56,6 @@ enum Kind {
     Collective(collective::Args),
     /// Compare predictions with published tables of training throughput
     Validate(validate::Args),
-    /// Explain small published tables: which assumptions make a prediction agree with them
-    Explain(explain::Args),
 }
 
 /// Draws the scaling curve that the flags describe.
@@ -74,7 +70,6 @@ pub fn run(args: &Args) -> CommandResult {
         Some(Kind::Workload(args)) => workload::run(args),
         Some(Kind::Collective(args)) => collective::run(args),
         Some(Kind::Validate(args)) => validate::run(args),
-        Some(Kind::Explain(args)) => explain::run(args),
         None => training::run(&args.training),
     }
 }

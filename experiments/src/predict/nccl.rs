@@ -9,7 +9,7 @@ use crate::predict::machine::refused;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
-use allfold_nccl_model::{Library, Overrides, Platform};
+use allfold_nccl_model::{Library, Overrides, Platform, TUNED};
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::files::NcclTopology;
 use allfold_sim::machines::presets::Preset;
@@ -18,15 +18,6 @@ use allfold_sim::{Topology, json_error, read_text_at_most};
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use std::path::Path;
-
-/// The collectives that NCCL's tuner covers.
-const TUNED: [Collective; 5] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-];
 
 /// How NCCL is set up.
 pub struct NcclOptions {

@@ -2,7 +2,6 @@
 
 pub mod collective;
 pub mod curve;
-pub mod explain;
 pub mod left_out;
 pub mod points;
 pub mod published;

@@ -2,6 +2,7 @@
 
 use super::workload::thinned;
 use crate::measure::statistics::mean_and_error;
+use crate::predict::exchanges::Exchanges;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::rank_steps::RankSteps;
 use crate::training::records::{held, setup};
@@ -54,6 +55,8 @@ pub struct Scaling {
     faults: FaultRules,
     /// The job of which this process is a rank, if the points are measured on its ranks.
     job: Option<Communicator>,
+    /// How the exchanges of modeled points are timed.
+    exchanges: Exchanges,
     /// The data of all points, loaded by the first point that needs it.
     data: OnceCell<(Dataset, Dataset)>,
 }
@@ -62,7 +65,8 @@ impl Scaling {
     /// The scaling of a configuration on the machine of this name.
     pub fn new(config: Config, topology: String, devices: impl Into<RankDevices>) -> Scaling {
         let (devices, faults) = (devices.into(), FaultRules::default());
-        Scaling { config, topology, devices, by_speed: false, faults, job: None, data: OnceCell::new() }
+        let (exchanges, data) = (Exchanges::Simulated, OnceCell::new());
+        Scaling { config, topology, devices, by_speed: false, faults, job: None, exchanges, data }
     }
 
     /// This scaling, measured on the ranks of a job, all of which must make the same points.
@@ -78,6 +82,11 @@ impl Scaling {
     /// This scaling, with faults in its runs on the virtual clock.
     pub fn faulty(self, faults: FaultRules) -> Scaling {
         Scaling { faults, ..self }
+    }
+
+    /// This scaling, with the exchanges of its modeled points timed by `exchanges`.
+    pub fn timed_by(self, exchanges: Exchanges) -> Scaling {
+        Scaling { exchanges, ..self }
     }
 
     /// This scaling, with shares of the samples by the speed of each rank's device if `by_speed`, otherwise with equal shares.
@@ -329,9 +338,10 @@ impl Scaling {
         let samples = run::form(&self.config, || self.data().map(|(train, _)| train.form()))?;
         let topology = self.machine(ranks)?;
         let devices = self.devices.with(&[], &topology)?;
-        let plan = Plan::default();
+        let (plan, system) = (Plan::default(), self.exchanges.system(&self.topology, ranks)?);
         let machine = ModeledMachine {
             devices: &devices,
+            nccl: system.as_ref(),
             ..ModeledMachine::new(&topology, self.devices.device, &plan)
         };
         let mut config = self.config.clone();

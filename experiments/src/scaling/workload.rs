@@ -1,27 +1,17 @@
 //! Scaling curves of large networks, from their layer tables.
 
+use crate::predict::exchanges::Exchanges;
 use crate::training::records::held;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
-use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
 use allfold_prediction::{
     ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
     predict_workload,
 };
 use allfold_report::records::{Setup, SimulatedScale};
-use allfold_sim::machines::presets::{FABRIC_FIGURES, Preset};
-use allfold_sim::machines::{Generation, GpuModel, GpuRates};
+use allfold_sim::machines::GpuRates;
 use allfold_sim::{Sharing, Topology};
 use allfold_trainer::workloads::{Precision, Workload};
-
-/// The model that times the exchanges.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collectives {
-    /// Allfold's own schedules, simulated on the topology
-    Simulated,
-    /// The time that NCCL's tuner estimates for the algorithm that it would choose
-    Nccl,
-}
 
 /// The workload and the machine of a scaling curve.
 pub struct WorkloadScaling {
@@ -46,7 +36,7 @@ pub struct WorkloadScaling {
     /// Overheads besides kernels and links.
     pub terms: Overheads,
     /// The model that times the exchanges.
-    pub collectives: Collectives,
+    pub collectives: Exchanges,
 }
 
 impl WorkloadScaling {
@@ -97,69 +87,14 @@ impl WorkloadScaling {
         };
         let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         let plan = Plan::default();
-        let mut exchange: Box<dyn ExchangeModel + '_> = match self.collectives {
-            Collectives::Simulated => {
-                Box::new(SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan))
-            }
-            Collectives::Nccl => {
-                Preset::check_flat(&self.topology).map_err(CommandError::usage)?;
-                let preset = machine(&self.topology)?;
-                Box::new(NcclModel::new(platform(&preset, ranks)?, Overrides::default()))
-            }
+        let system = self.collectives.system(&self.topology, ranks)?;
+        let simulated = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
+        let mut exchange: Box<dyn ExchangeModel + '_> = match &system {
+            Some(system) => Box::new(NcclModel::new(system, simulated)),
+            None => Box::new(simulated),
         };
         predict_workload(&job, ranks, &mut *exchange).map_err(CommandError::run)
     }
-}
-
-/// The machine that a topology names, with its options.
-///
-/// # Errors
-/// A topology that names no known machine, or has a wrong option.
-pub fn machine(topology: &str) -> CommandResult<Preset> {
-    Preset::with_options(topology).map_err(CommandError::usage)
-}
-
-/// A machine as NCCL's tuner sees it: a channel for each NVLink of a device, sharing the node's NICs.
-///
-/// # Errors
-/// A machine of AMD's GPUs, which NCCL does not drive.
-pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
-    let nodes = ranks.div_ceil(preset.devices);
-    let generation = GpuModel::all().iter().find(|gpu| gpu.name == preset.gpu).map(|gpu| gpu.generation);
-    let arch = match generation {
-        Some(Generation::Volta) | None => Arch::Volta,
-        Some(Generation::Ampere) => Arch::Ampere,
-        Some(Generation::Hopper) => Arch::Hopper,
-        Some(Generation::Blackwell) => Arch::Blackwell,
-        Some(Generation::Cdna) => {
-            return Err(CommandError::usage(format!(
-                "NCCL does not run on {}, a GPU of AMD: use --collectives simulated",
-                preset.gpu
-            )));
-        }
-    };
-    let share = FABRIC_FIGURES
-        .iter()
-        .find(|fabric| fabric.name == preset.nics.fabric)
-        .map_or(1.0, |fabric| fabric.share);
-    let network = f64::from(preset.nics.count) * preset.nics.bandwidth.gb_per_s() * share;
-    let (channels, inside) = match &preset.nvlink {
-        Some(nvlink) => (nvlink.links().max(1), nvlink.bandwidth.gb_per_s()),
-        None => (2, preset.pcie.bandwidth.gb_per_s() / 2.0),
-    };
-    let across = |channels: u32, inside: f64| (network / f64::from(channels)).min(inside);
-    let graph = Graph::inside(channels, inside).across(across(channels, inside));
-    let switched = preset.nvlink.as_ref().is_some_and(|nvlink| nvlink.switched.is_some());
-    let port = f64::from(channels) * inside;
-    let nvls = (switched && arch >= Arch::Hopper)
-        .then(|| Graph::inside(16, port / 16.0).across(across(16, port / 16.0)));
-    Ok(Platform {
-        cpu: if preset.pcie.source.contains("AMD") { HostCpu::Amd } else { HostCpu::Intel },
-        links: if preset.nvlink.is_some() { Inside::NvLink } else { Inside::Pci },
-        nvswitch: switched,
-        nvls,
-        ..Platform::nvlink(arch, nodes, ranks, graph)
-    })
 }
 
 /// The length of the longest range of consecutive counts that is kept whole.
@@ -181,7 +116,7 @@ pub fn thinned(counts: &[u32]) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn scaling(topology: &str, collectives: Collectives) -> WorkloadScaling {
+    fn scaling(topology: &str, collectives: Exchanges) -> WorkloadScaling {
         WorkloadScaling {
             workload: Workload::named("resnet50").unwrap(),
             topology: topology.into(),
@@ -198,13 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_timing_an_exchange_are_alike() {
+    fn all_ways_of_timing_an_exchange_are_alike() {
         for machine in ["dgx-a100", "hgx-h100"] {
             for ranks in [8, 64] {
-                let times = [Collectives::Simulated, Collectives::Nccl].map(|collectives| {
+                let times = [Exchanges::Simulated, Exchanges::Nccl, Exchanges::Tuner].map(|collectives| {
                     scaling(machine, collectives).predict(ranks, 128).unwrap().communication.as_secs()
                 });
-                let factor = (times[0] / times[1]).max(times[1] / times[0]);
+                let factor =
+                    times[1..].iter().map(|time| (times[0] / time).max(time / times[0])).fold(1.0, f64::max);
                 assert!(factor < 3.0, "{machine} {ranks}: {times:?}");
             }
         }
@@ -214,39 +150,36 @@ mod tests {
     #[test]
     fn nccl_has_the_machine_s_options() {
         let time = |topology: &str| {
-            scaling(topology, Collectives::Nccl).predict(64, 8).map(|step| step.communication.as_secs())
+            scaling(topology, Exchanges::Nccl).predict(64, 8).map(|step| step.communication.as_secs())
         };
         let whole = time("dgx-a100").unwrap();
         for slower in [
             "dgx-a100,nic-bandwidth=10Gb/s",
             "dgx-a100,nics=1",
             "dgx-a100,fabric=tcp",
-            "dgx-a100,devices=2",
             "dgx-a100,nvlink-bandwidth=20GB/s",
         ] {
             let slow = time(slower).unwrap();
             assert!(slow > 1.02 * whole, "{slower}: {slow} s, {whole} s");
         }
+        // Two GPUs of a node share its NICs, not eight.
+        assert!(time("dgx-a100,devices=2").unwrap() < whole);
         let Err(CommandError::Usage(said)) = time("dgx-a100,fat-tree=2:1") else { panic!("not refused") };
         assert!(said.contains("leave out fat-tree"), "{said}");
     }
 
     #[test]
     fn a_hundred_thousand_ranks_are_one_point_among_others() {
-        let point = scaling("dgx-a100", Collectives::Simulated).point(131_072).unwrap().unwrap();
+        let point = scaling("dgx-a100", Exchanges::Simulated).point(131_072).unwrap().unwrap();
         assert!(point.samples_per_s > 0.0 && point.engines.iter().any(|engine| engine.contains("rounded")));
         let strong =
-            WorkloadScaling { strong: true, batch: 256, ..scaling("dgx-a100", Collectives::Simulated) };
+            WorkloadScaling { strong: true, batch: 256, ..scaling("dgx-a100", Exchanges::Simulated) };
         assert_eq!(strong.point(512).unwrap(), None);
         assert_eq!(strong.point(64).unwrap().unwrap().batch, 4);
     }
 
     #[test]
-    fn the_tuner_sees_the_machine() {
-        let of = |name: &str, ranks| platform(&Preset::named(name).unwrap(), ranks).unwrap();
-        assert_eq!((of("dgx1", 8).ring.channels, of("dgx1", 8).ring.inside), (6, 20.0));
-        assert_eq!((of("dgx-a100", 32).nodes, of("dgx-a100", 32).ring.across), (4, 200.0 / 12.0));
-        assert!(of("hgx-h100", 8).nvls.is_some() && of("l40s", 8).links == Inside::Pci);
+    fn long_ranges_are_thinned() {
         assert_eq!(thinned(&(1..=1000).collect::<Vec<_>>()).len(), 11);
         assert_eq!(thinned(&[3, 5]), [3, 5]);
         assert_eq!(thinned(&(1..=64).collect::<Vec<_>>()), [1, 2, 4, 8, 16, 32, 64]);
@@ -254,10 +187,22 @@ mod tests {
         assert_eq!(thinned(&[1, 3, 100, 1000]), [1, 3, 100, 1000]);
     }
 
+    /// Where nothing is named, exchanges are NCCL's on a machine that its model has with all of the ranks.
     #[test]
-    fn a_gpu_that_nccl_does_not_drive_is_no_blackwell() {
-        let amd = Preset { gpu: "MI300X".into(), ..Preset::named("hgx-h100").unwrap() };
-        let Err(CommandError::Usage(said)) = platform(&amd, 8) else { panic!("NCCL times AMD's GPUs") };
-        assert!(said.contains("MI300X") && said.contains("--collectives simulated"), "{said}");
+    fn exchanges_are_nccl_s_on_its_machines() {
+        for (topology, counts, want) in [
+            ("hgx-h100", &[1, 8, 64][..], Exchanges::Nccl),
+            ("hgx-h100:2", &[1, 8, 24], Exchanges::Simulated),
+            ("hgx-h100", &[8, 12], Exchanges::Simulated),
+            ("hgx-h100,fat-tree=2:1", &[8], Exchanges::Simulated),
+            ("nodes8", &[8], Exchanges::Simulated),
+        ] {
+            assert_eq!(Exchanges::of(None, topology, counts), want, "{topology} {counts:?}");
+            assert_eq!(Exchanges::of(Some(Exchanges::Tuner), topology, counts), Exchanges::Tuner);
+        }
+        let Err(CommandError::Usage(said)) = Exchanges::Nccl.system("nodes8", 8) else {
+            panic!("not refused")
+        };
+        assert!(said.contains("--collectives simulated"), "{said}");
     }
 }

@@ -14,7 +14,7 @@
 //! Where exchanges of several communicators can be under way at once, as those of two axes or messages of a pipeline in both directions,
 //! every rank is stepped, and messages without contents share links as in a run on virtual time. The same holds for `parameter_server`,
 //! for `data_parallel`, whose ranks leave a broadcast at different times, and for ranks that share layers in unequal parts. With more
-//! than [`MOST_LINKED`] ranks, one rank of each kind is stepped in these cases too, with the largest part of the layers; then exchanges
+//! than [`MOST_LINKED`] ranks, and where collectives are NCCL's, one rank of each kind is stepped in these cases too, with the largest part of the layers; then exchanges
 //! do not slow each other, and a broadcast ends on all ranks when it ends on the last one.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
@@ -38,7 +38,9 @@ mod uniform_costs;
 mod unlike;
 mod workload;
 
-pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
+pub use exchange::{
+    ExchangeModel, GroupedCollective, MessageTimes, NcclModel, NcclSystem, SimulatedExchange,
+};
 pub use groups::RankGroups;
 pub use linked_step::{EveryRank, MOST_LINKED, MOST_SERVED};
 pub use overheads::{Overheads, expected_max};
@@ -78,6 +80,8 @@ pub struct ModeledMachine<'a> {
     pub sharing: Sharing,
     /// The plan that chooses algorithms, as in a communicator.
     pub plan: &'a Plan,
+    /// NCCL on the machine, if collectives are NCCL's; otherwise they are those of the plan, simulated.
+    pub nccl: Option<&'a NcclSystem>,
 }
 
 impl<'a> ModeledMachine<'a> {
@@ -85,7 +89,7 @@ impl<'a> ModeledMachine<'a> {
     pub fn new(topology: &'a Topology, device: Device, plan: &'a Plan) -> ModeledMachine<'a> {
         static ALIKE: Faults = Faults::NONE;
         let (costs, sharing) = (topology.costs(), Sharing::default());
-        ModeledMachine { device, devices: &ALIKE, topology, costs, sharing, plan }
+        ModeledMachine { device, devices: &ALIKE, topology, costs, sharing, plan, nccl: None }
     }
 }
 

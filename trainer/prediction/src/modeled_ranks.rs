@@ -4,7 +4,9 @@ use crate::clock::StepRules;
 use crate::linked_step::{self, EveryRank};
 use crate::network::NetworkCosts;
 use crate::step::{RankClass, prediction, unlike_step};
-use crate::{ModeledMachine, PhaseTimes, SimulatedExchange, StepCosts, StepPrediction};
+use crate::{
+    ExchangeModel, ModeledMachine, NcclModel, PhaseTimes, SimulatedExchange, StepCosts, StepPrediction,
+};
 use allfold_kernels::nn::Float;
 use allfold_sim::{Device, Rank};
 use allfold_trainer::engine::{Mesh, MeshAxis};
@@ -39,7 +41,12 @@ impl<'a, F: Float> ModeledRanks<'a, F> {
         let first = *machine.devices.device(Rank(0), &machine.device);
         let first = NetworkCosts::new((config, times), samples, &mesh, (first, None))?;
         let units = driver.units(&first.outline())?;
-        let every_rank = all || linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep));
+        // What passes between a rank and its server is messages, which are no collectives of NCCL.
+        let is_linked = match machine.nccl {
+            Some(_) => mesh.servers > 0,
+            None => linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep)),
+        };
+        let every_rank = all || is_linked;
         let has_parts = every_rank && mesh.tensor > 1;
         let costs = vec![first];
         let mut ranks = ModeledRanks { config, machine, mesh, channels, every_rank, has_parts, costs };
@@ -92,10 +99,14 @@ impl<'a, F: Float> ModeledRanks<'a, F> {
             let engines = vec!["messages on virtual time".into()];
             return prediction(ranks, (&|rank| self.class(rank), self.mesh), engines);
         }
-        let ModeledMachine { topology, costs, sharing, plan, .. } = *self.machine;
-        let mut exchange = SimulatedExchange::new(topology, costs, sharing, plan);
+        let ModeledMachine { topology, costs, sharing, plan, nccl, .. } = *self.machine;
+        let simulated = SimulatedExchange::new(topology, costs, sharing, plan);
+        let mut exchange: Box<dyn ExchangeModel + '_> = match nccl {
+            Some(system) => Box::new(NcclModel::new(system, simulated)),
+            None => Box::new(simulated),
+        };
         let class = |rank| self.class(rank);
-        unlike_step((&class, self.rules()?, self.mesh), &|rank| self.driver(rank), &mut exchange)
+        unlike_step((&class, self.rules()?, self.mesh), &|rank| self.driver(rank), &mut *exchange)
     }
 
     /// Steps every rank; `observed` with what each communicates.

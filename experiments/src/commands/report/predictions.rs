@@ -3,12 +3,13 @@
 use super::scale::{CNN, Cluster, NETWORKS, ReportScale, SWEPT_RANKS, WIDE, choice};
 use crate::call::plan::Choice;
 use crate::measure::machine_limits::cores;
+use crate::predict::exchanges::Exchanges;
 use crate::predict::machine::SimulatedMachine;
 use crate::predict::nccl::{NcclMachine, NcclOptions};
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::Scaling;
 use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
-use crate::scaling::workload::{Collectives, WorkloadScaling};
+use crate::scaling::workload::WorkloadScaling;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_cli::progress;
@@ -185,7 +186,7 @@ pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
             measured: None,
             // The terms with which published rates were predicted.
             terms: Overheads { device_variation: DEVICE_VARIATION, jitter_us: JITTER_US, ..Overheads::NONE },
-            collectives: Collectives::Nccl,
+            collectives: Exchanges::Nccl,
         };
         let bar = progress::bar(counts.0.len() as u64, name);
         let mut points: Vec<SimulatedScale> = Vec::new();

@@ -1,12 +1,12 @@
 //! The extent of each part of the standard experiment.
 
 use crate::call::plan::Choice;
-use crate::scaling::workload;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::machines::GpuRates;
+use allfold_sim::machines::presets::Preset;
 
 /// The configuration of the small convolutional network.
 pub const CNN: &str = include_str!("../../../configs/digits-cnn.toml");
@@ -64,10 +64,9 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The machine that `topology` names, if it is a real one that NCCL drives.
+    /// The machine that `topology` names, if it is a real one.
     fn named(topology: &str) -> CommandResult<Cluster> {
-        let preset = workload::machine(topology)?;
-        workload::platform(&preset, SWEPT_RANKS)?;
+        let preset = Preset::with_options(topology).map_err(CommandError::usage)?;
         let gpu = GpuRates::named(&preset.gpu).map_err(CommandError::usage)?;
         Ok(Cluster { topology: topology.into(), gpu, lanes: preset.nics.count.max(1) })
     }

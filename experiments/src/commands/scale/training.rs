@@ -2,8 +2,10 @@
 
 use super::{notes, page};
 use crate::measure::machine_limits::cores;
+use crate::predict::exchanges::Exchanges;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{FaultRules, Scaling};
+use crate::scaling::workload::thinned;
 use crate::training::config;
 use allfold_cli::common::Common;
 use allfold_cli::devices::RankDevices;
@@ -60,6 +62,10 @@ pub(crate) struct Args {
     /// Run no arithmetic: model every point from shapes, FLOPs and bytes
     #[arg(long)]
     modeled_only: bool,
+    /// How exchanges of modeled points are timed; simulated agrees with runs on the virtual clock [default: with --modeled-only nccl on a
+    /// machine that `allfold machines` lists, with whole nodes and no fat tree; else simulated]
+    #[arg(long, value_enum)]
+    collectives: Option<Exchanges>,
     /// Write the curves as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -84,7 +90,10 @@ pub fn run(args: &Args) -> CommandResult {
     let devices = RankDevices::of(args.device.as_deref(), &args.topology)?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
     let scaling = Scaling::new(config, args.topology.clone(), devices);
-    let scaling = scaling.faulty(faults).shared(args.share_by_speed);
+    // Beside runs on the virtual clock, which send every message, modeled points take the same links.
+    let simulated = (!args.modeled_only).then_some(Exchanges::Simulated);
+    let exchanges = Exchanges::of(args.collectives.or(simulated), &args.topology, &thinned(&ranks.0));
+    let scaling = scaling.faulty(faults).shared(args.share_by_speed).timed_by(exchanges);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
     if trains && args.sim_ranks.is_some_and(|on_virtual_clock| on_virtual_clock > 0) {

@@ -1,9 +1,10 @@
 //! `scale workload`: predicts from a large network's layer table how it trains on increasing numbers of GPUs.
 
 use super::page;
+use crate::predict::exchanges::Exchanges;
 use crate::scaling::left_out::LeftOut;
 use crate::scaling::table::table;
-use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
+use crate::scaling::workload::{WorkloadScaling, thinned};
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
@@ -16,6 +17,7 @@ use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
 use allfold_sim::catalogue::gpu_of;
 use allfold_sim::machines::GpuRates;
+use allfold_sim::machines::presets::Preset;
 use allfold_sim::{expected, located, read_text_at_most};
 use allfold_trainer::workloads::{LayerTable, Precision, Workload};
 use std::collections::BTreeSet;
@@ -76,9 +78,9 @@ pub(crate) struct Args {
     /// Samples per second measured on one GPU, 1e-9 to 1e12; all kernel times are scaled to match it
     #[arg(long, value_name = "RATE", value_parser = rate)]
     single_gpu_rate: Option<f64>,
-    /// How exchanges are timed
-    #[arg(long, value_enum, default_value = "simulated")]
-    collectives: Collectives,
+    /// How exchanges are timed [default: nccl on a machine that `allfold machines` lists, with whole nodes and no fat tree; else simulated]
+    #[arg(long, value_enum)]
+    collectives: Option<Exchanges>,
     /// Standard deviation of the devices' speed, as a share of a step, 0 to less than 1, such as 0.02 or 2%; all ranks wait for the slowest
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     device_variation: f64,
@@ -128,7 +130,7 @@ fn named_or_read(name: &str) -> CommandResult<Workload> {
 
 impl Args {
     fn scaling(&self) -> CommandResult<WorkloadScaling> {
-        let machine = workload::machine(&self.topology);
+        let machine = Preset::with_options(&self.topology);
         let own = gpu_of(&self.topology);
         let gpu = match (&self.accelerator, own) {
             (None, Some(gpu)) => gpu,
@@ -166,7 +168,7 @@ impl Args {
                 node: machine.map_or(8, |preset| preset.devices),
                 ..Overheads::NONE
             },
-            collectives: self.collectives,
+            collectives: Exchanges::of(self.collectives, &self.topology, &thinned(&self.ranks.0)),
         })
     }
 }

@@ -1,14 +1,14 @@
 //! The rows of one published curve, predicted from its row of one GPU.
 
-use crate::scaling::workload;
-use allfold_nccl_model::Overrides;
+use crate::predict::exchanges::Exchanges;
+use allfold_collectives::Plan;
 use allfold_prediction::{
-    DdpOptions, NcclModel, Overheads, StepPrediction, UniformCosts, WorkloadTraining, predict_steps,
-    predict_workload,
+    DdpOptions, ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, UniformCosts,
+    WorkloadTraining, predict_steps, predict_workload,
 };
-use allfold_sim::Picos;
 use allfold_sim::machines::GpuRates;
 use allfold_sim::machines::presets::Preset;
+use allfold_sim::{Picos, Sharing, Topology};
 use allfold_trainer::buckets::Caps;
 use allfold_trainer::workloads::{Precision, Workload};
 use allfold_validation::scaling_tables::{Curve, ScalingTable};
@@ -16,7 +16,7 @@ use allfold_validation::scaling_tables::{Curve, ScalingTable};
 /// The terms of the prediction: the name, and what the term is and where its size is from. No term counts the multiprocessors that
 /// an exchange's channels take: such a term improved no table's prediction.
 pub const TERMS: [(&str, &str); 3] = [
-    ("communication", "buckets that the backward pass does not hide, by NCCL's own model of the machine"),
+    ("communication", "buckets that the backward pass does not hide, by the fitted model of NCCL"),
     (
         "device-variation",
         "GPUs of one kind differ in speed by 2 % (standard deviation) and the slowest is waited for; P. Sinha et al., \
@@ -126,10 +126,13 @@ pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Resul
         ..Overheads::NONE
     };
     let rows = curve.points.iter().filter(|(gpus, _)| *gpus > 1).map(|&(ranks, published)| {
-        let mut nccl = NcclModel::new(
-            workload::platform(&base.preset, ranks).map_err(|failure| failure.to_string())?,
-            Overrides::default(),
-        );
+        let system =
+            Exchanges::Nccl.system(&base.preset.name, ranks).map_err(|failure| failure.to_string())?;
+        let topology = Topology::named(&base.preset.name, ranks).map_err(|error| error.to_string())?;
+        let plan = Plan::default();
+        let simulated = SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan);
+        let system = system.ok_or("NCCL has no model of it")?;
+        let mut nccl = NcclModel::new(&system, simulated);
         let prediction = match has("communication") {
             true => base.step(terms, ranks, &mut nccl),
             false => base.step_alone(terms, ranks, &mut nccl),
@@ -196,7 +199,12 @@ impl Base<'_> {
     }
 
     /// The time of a step with its exchanges.
-    fn step(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
+    fn step(
+        &self,
+        terms: Overheads,
+        ranks: u32,
+        nccl: &mut dyn ExchangeModel,
+    ) -> Result<StepPrediction, Left> {
         let prediction = match &self.workload {
             Some(workload) => {
                 let base =
@@ -221,7 +229,12 @@ impl Base<'_> {
     }
 
     /// The time of a step without its exchanges.
-    fn step_alone(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
+    fn step_alone(
+        &self,
+        terms: Overheads,
+        ranks: u32,
+        nccl: &mut dyn ExchangeModel,
+    ) -> Result<StepPrediction, Left> {
         let steps = UniformCosts::new(1, Picos((self.step_of_one() * 1e12) as u64));
         let batch = self.batch as usize;
         let rules = DdpOptions { batch, accumulate: 1, caps: None, views: false, scaler: false };

@@ -4,7 +4,7 @@ mod grouped;
 mod nccl;
 mod simulated;
 
-pub use nccl::NcclModel;
+pub use nccl::{NcclModel, NcclSystem};
 pub use simulated::SimulatedExchange;
 
 use crate::RankGroups;

@@ -1,4 +1,6 @@
+#![allow(missing_docs, clippy::unwrap_used)]
 //! Explains four small published tables: what a prediction must assume to agree with them, and the prediction for more GPUs.
+//! `cargo test -p allfold-experiments --test explained -- --nocapture` prints the tables.
 //!
 //! ```text
 //! resnet34      9, 5.5, 2 s per epoch on 1, 2, 8 V100, 16 images each     a second of each epoch that no GPU shortens
@@ -9,12 +11,13 @@
 //!
 //! The row of one GPU gives the speed of the computation. The other rows are compared with the prediction. The output names what is assumed, what is fitted and what stays open.
 
-use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
-use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_cli::columns::columns;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_collectives::{Collective, Plan};
+use allfold_experiments::predict::exchanges::Exchanges;
+use allfold_experiments::scaling::published::{DEVICE_VARIATION, JITTER_US};
+use allfold_experiments::scaling::workload::WorkloadScaling;
 use allfold_prediction::{
     DdpOptions, Overheads, SimulatedExchange, StepPrediction, UniformCosts, WorkloadTraining,
     predict_data_parallel, predict_steps,
@@ -29,7 +32,7 @@ use allfold_trainer::workloads::{Precision, Workload};
 type Explanation = fn(&mut RunOutput) -> CommandResult<Vec<Row>>;
 
 /// The published tables by name, each with the function that explains it.
-pub const TABLES: [(&str, Explanation); 4] = [
+const TABLES: [(&str, Explanation); 4] = [
     ("resnet34", resnet34),
     ("a100", a100),
     ("data-parallel", data_parallel),
@@ -37,7 +40,7 @@ pub const TABLES: [(&str, Explanation); 4] = [
 ];
 
 /// A row of a published table.
-pub struct Row {
+struct Row {
     /// The name of the row, such as a number of GPUs.
     what: String,
     /// The published value; `None` for a prediction beyond the table.
@@ -75,25 +78,6 @@ fn print(output: &mut RunOutput, (what, unit): (&str, &str), rows: &[Row]) -> Co
     output.say(columns(&[vec![head.to_vec()], rows.iter().map(line).collect()].concat()))
 }
 
-/// Explains one table, or all of them.
-///
-/// # Errors
-/// A name that no table has.
-pub fn run(name: &str, output: &mut RunOutput) -> CommandResult {
-    let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
-    if name != "all" && !names.contains(&name) {
-        return Err(CommandError::usage(allfold_sim::suggest::unknown(
-            "published table",
-            name,
-            &[&names[..], &["all"]].concat(),
-        )));
-    }
-    TABLES
-        .iter()
-        .filter(|(known, _)| name == "all" || name == *known)
-        .try_for_each(|(_, explain)| explain(output).map(drop))
-}
-
 fn scaling(
     workload: &str,
     topology: &str,
@@ -111,7 +95,7 @@ fn scaling(
         sync_batch_norm: false,
         measured: None,
         terms: Overheads::NONE,
-        collectives: Collectives::Nccl,
+        collectives: Exchanges::Nccl,
     })
 }
 
@@ -286,20 +270,15 @@ fn segmentation(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
     Ok(rows)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_that_were_not_fitted_are_within_fifteen_percent() {
-        for (name, explain) in TABLES {
-            let rows = explain(&mut RunOutput::open(None, None).unwrap()).unwrap();
-            let far: Vec<f64> = rows.iter().filter_map(Row::off).collect();
-            // The speed of one GPU; of the two tables of DataParallel, how many images fit into one GPU, too.
-            let fitted = if name == "data-parallel" { 2 } else { 1 };
-            assert_eq!(rows.iter().filter(|row| row.fitted).count(), fitted, "{name}");
-            assert!(!far.is_empty(), "{name}");
-            assert!(far.iter().all(|off| off.abs() <= 0.15), "{name}: {far:.3?}");
-        }
+#[test]
+fn rows_that_were_not_fitted_are_within_fifteen_percent() {
+    for (name, explain) in TABLES {
+        let rows = explain(&mut RunOutput::open(None, None).unwrap()).unwrap();
+        let far: Vec<f64> = rows.iter().filter_map(Row::off).collect();
+        // The speed of one GPU; of the two tables of DataParallel, how many images fit into one GPU, too.
+        let fitted = if name == "data-parallel" { 2 } else { 1 };
+        assert_eq!(rows.iter().filter(|row| row.fitted).count(), fitted, "{name}");
+        assert!(!far.is_empty(), "{name}");
+        assert!(far.iter().all(|off| off.abs() <= 0.15), "{name}: {far:.3?}");
     }
 }
