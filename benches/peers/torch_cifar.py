@@ -2,7 +2,7 @@
 
 python torch_cifar.py DATA STEPS THREADS START LOSSES
 
-Reads DATA/data_batch_[1-5].png, train_lables.json, test_batch.png and test_lables.json (`allfold data fetch cifar10`),
+Reads DATA/data_batch_[1-5].png, train_lables.json, test_batch.png and test_lables.json (`python3 python/allfold/fetch.py cifar10`),
 writes the first weights to START (safetensors, by torchvision's names) and a line of JSON with step and loss for each
 step to LOSSES, and prints seconds and the share of the test pictures that it classifies right.
 experiments/configs/cifar-compare.toml is the other side.

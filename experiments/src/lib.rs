@@ -30,7 +30,6 @@
 
 pub mod call;
 pub mod commands;
-pub mod datasets;
 pub mod faults;
 pub mod measure;
 pub mod predict;

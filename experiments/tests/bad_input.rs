@@ -151,7 +151,10 @@ fn data_devices_and_folders_that_do_not_fit() {
         &["model.name=mlp", "data.name=text", &format!("data.dir={}", path(""))],
         "a gpt needs one for each position",
     );
-    train(&["data.name=mnist", "data.dir=no/such"], "`allfold data fetch mnist --dir no/such` brings it");
+    train(
+        &["data.name=mnist", "data.dir=no/such"],
+        "`python3 -m allfold.fetch mnist --dir no/such` brings it",
+    );
     train(&["data.name=synthetic", "data.synthetic_samples=0"], "`data.synthetic_samples` is 0");
     train(&["model.name=resnet18", "training.batch=1"], "1 value per channel");
     let events = path("text.txt/events");

@@ -254,7 +254,7 @@ fn a_prediction_needs_no_files_of_published_data() {
     assert_eq!(modeled.status.code(), Some(0), "{said}");
     let measured = compare(&[]);
     let said = String::from_utf8_lossy(&measured.stderr).into_owned();
-    assert!(measured.status.code() == Some(2) && said.contains("allfold data fetch mnist"), "{said}");
+    assert!(measured.status.code() == Some(2) && said.contains("allfold.fetch mnist"), "{said}");
     // The vocabulary of a text is not known without it.
     std::fs::write(&path, format!("model.name = \"gpt\"\ndata.name = \"text\"\n{dir}")).unwrap();
     let scale = ["scale", "--config", path.to_str().unwrap(), "--ranks", "2", "--modeled-only"];

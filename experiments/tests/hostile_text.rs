@@ -83,7 +83,6 @@ fn names_and_texts_of_files_reach_a_terminal_as_plain_characters() {
         &["launch", "--rdzv", HOSTILE, "--", "true"],
         &["triage", &missing],
         &["triage", &lines],
-        &["data", "fetch", HOSTILE],
     ] {
         harmless(args);
     }

@@ -33,7 +33,6 @@ fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-g", "2"], "--ranks N");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set precision.amp=f16");
     refused(&["train", "--config", MLP, "--amp"], "--set precision.amp=f16");
-    refused(&["data", "fetch"], "mnist");
     let vary = ["scale", "workload", "resnet18", "--ranks", "8", "--device-variation"];
     refused(&[&vary[..], &["2"]].concat(), "that is 200 %; write 2% or 0.02");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");

@@ -27,7 +27,7 @@ fn a_standard_output_that_is_closed_from_the_start_is_an_error() {
 /// A full disk is an error for every command that prints, help and version too.
 #[test]
 fn a_standard_output_without_room_is_an_error() {
-    for args in [&["data", "list"][..], &["--help"], &["help"], &["help", "data"], &["--version"], &[]] {
+    for args in [&["machines"][..], &["--help"], &["help"], &["help", "machines"], &["--version"], &[]] {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let output = Command::new(env!("CARGO_BIN_EXE_allfold")).args(args).stdout(full).output().unwrap();
         let line = String::from_utf8(output.stderr).unwrap();

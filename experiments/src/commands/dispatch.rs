@@ -1,8 +1,8 @@
 //! The command line: the list of commands, what they share, and the errors of a wrong command line.
 
 use super::{
-    bench, calibrate, compare, data, diff, doctor, faults, launch, machines, report, scale, shell, show,
-    simulate, train, triage, validate, verify,
+    bench, calibrate, compare, diff, doctor, faults, launch, machines, report, scale, shell, show, simulate,
+    train, triage, validate, verify,
 };
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
@@ -53,8 +53,6 @@ enum Command {
     Train(train::Args),
     /// Compare ways to train in parallel: time, bytes and memory of several strategies
     Compare(compare::Args),
-    /// Fetch published datasets to train on
-    Data(data::Args),
     /// Measure and predict how training scales with ranks
     Scale(scale::Args),
     /// List the machines that --topology takes by name
@@ -144,7 +142,6 @@ pub fn run() -> CommandResult {
         Command::Faults(args) => faults::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Compare(args) => compare::run(&args),
-        Command::Data(args) => data::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Bench(args) => bench::run(&args),

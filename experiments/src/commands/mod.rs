@@ -3,7 +3,6 @@
 pub(crate) mod bench;
 pub(crate) mod calibrate;
 pub(crate) mod compare;
-pub(crate) mod data;
 pub(crate) mod diff;
 pub mod dispatch;
 pub(crate) mod doctor;

@@ -111,8 +111,10 @@ fn missing(path: &Path, error: &std::io::Error) -> Error {
     let hint = match (set, data) {
         _ if packed.exists() => format!("`gunzip {}` unpacks it", packed.display()),
         (Some("fashion_mnist" | "raw"), _) => "the set's four idx files belong there".into(),
-        (Some(set), Some(data)) => format!("`allfold data fetch {set} --dir {}` brings it", data.display()),
-        _ => "`allfold data fetch` brings a dataset".to_string(),
+        (Some(set), Some(data)) => {
+            format!("`python3 -m allfold.fetch {set} --dir {}` brings it", data.display())
+        }
+        _ => "`python3 -m allfold.fetch NAME` brings a dataset".to_string(),
     };
     Error::Data(format!("{}: {error}; {hint}", path.display()))
 }

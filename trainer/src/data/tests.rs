@@ -8,7 +8,7 @@ fn only_sets_that_can_be_fetched_are_said_to_be() {
             c.data.dir = "no/such/folder".into();
         });
         let error = load(&config).unwrap_err().to_string();
-        assert_eq!(error.contains("data fetch"), fetched, "{error}");
+        assert_eq!(error.contains("allfold.fetch"), fetched, "{error}");
     }
 }
 

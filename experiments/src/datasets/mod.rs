@@ -1,3 +1,0 @@
-//! Published datasets, fetched as packages.
-
-pub mod published;
