@@ -85,8 +85,8 @@ pub struct NcclSweep<'a> {
 
 /// What a measurement has found so far, on rank 0 or, of processes, on each.
 pub enum Found {
-    /// The ranks have joined, with this version of NCCL.
-    Joined((i32, i32, i32)),
+    /// The ranks have joined, with this version of NCCL. For each rank its process, its host and its GPU, as nccl-tests lists them.
+    Joined((i32, i32, i32), Vec<String>),
     /// The sides of a size, with NCCL's own estimate for the call in microseconds, if there is one.
     Size(u64, Vec<MeasuredSide>, Option<f64>),
 }
@@ -160,7 +160,7 @@ impl<T: Sample> RankSweep<'_, T> {
             // The receiver is gone if what was found could not be printed.
             let _ = (rank.0 == 0 || !self.comm.of_one_process()).then(|| found.send(what));
         };
-        tell(Found::Joined(nccl.version()?));
+        tell(Found::Joined(nccl.version()?, self.places()?));
         for &size in sizes {
             let (mut sides, mut estimate) = (Vec::new(), None);
             for &in_place in forms(choice) {
@@ -181,6 +181,21 @@ impl<T: Sample> RankSweep<'_, T> {
             tell(Found::Size(size, sides, estimate));
         }
         nccl.finalize()
+    }
+
+    /// The process, the host and the GPU of every rank.
+    fn places(&self) -> Result<Vec<String>, Error> {
+        const LONGEST: usize = 128;
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let (process, host, device) = (std::process::id(), host.trim(), self.queue.device());
+        let gpu = self.queue.machine().name();
+        let text = format!("Pid {process:>6} on {host:>10} device {device:>2} [{device:#04x}] {gpu}");
+        let mut own = [b' '; LONGEST];
+        own.iter_mut().zip(text.bytes()).for_each(|(place, byte)| *place = byte);
+        let mut all = vec![0u8; LONGEST * self.comm.size() as usize];
+        self.comm.all_gather(&own, &mut all)?;
+        let text = |place: &[u8]| String::from_utf8_lossy(place).trim_end().to_string();
+        Ok(all.chunks(LONGEST).map(text).collect())
     }
 
     fn call(&self, size: u64, in_place: bool) -> Result<RankCall<'_, T>, Error> {

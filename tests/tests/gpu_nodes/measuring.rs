@@ -40,6 +40,21 @@ fn every_collective_is_right_over_processes_on_one_communicator_for_all_sizes() 
 }
 
 #[test]
+fn what_reads_nccl_tests_tables_reads_this_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("table.txt");
+    let bench = ["bench", "all_reduce", "--backend", "nccl", "-b", "1K", "-e", "64K", "-f", "8", "-w", "1"];
+    let labelled = said(&[&["launch", "-n", "2", "--"], &bench[..]].concat());
+    let plain = said(&[&bench[..], &["--ranks", "2"]].concat());
+    for text in [labelled, plain] {
+        assert!(text.contains("all_reduce_perf") && text.contains("Rank  1 Group  0 Pid"), "{text}");
+        std::fs::write(&file, &text).unwrap();
+        let read = run(&["validate", &file.display().to_string()]);
+        assert!(!read.errors.contains("expected") && read.code != Some(101), "{}{}", read.text, read.errors);
+    }
+}
+
+#[test]
 fn a_job_of_two_nodes_on_one_host_is_told_apart_by_the_hosts_names() {
     let rendezvous = format!("127.0.0.1:{}", free_port());
     let nodes = |named: bool| {

@@ -224,7 +224,7 @@ impl Args {
                 "-R registers buffers of shared memory: use it with --backend shm; buffers of NCCL are not registered",
             ));
         }
-        self.nccl.check(self.backend)
+        self.nccl.check(self.backend == Backend::Nccl)
     }
 }
 

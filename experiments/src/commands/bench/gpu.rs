@@ -68,7 +68,7 @@ impl GpuSweep<'_> {
         let (choice, timing) = (&bench.choice, bench.timing);
         match self.backend {
             GpuBackend::Device => {
-                self.heading("as buffers of one process", timing.iterations)?;
+                self.heading("as buffers of one process", timing.iterations, &[])?;
                 let messages = bench.path == Path::Messages;
                 let mode = if messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
                 for &size in sizes {
@@ -87,9 +87,9 @@ impl GpuSweep<'_> {
                 sweep.run(ranks, |found| {
                     drop(spinner.take());
                     match found {
-                        Found::Joined((major, minor, patch)) => {
+                        Found::Joined((major, minor, patch), places) => {
                             let how = format!("by the {over} of NCCL {major}.{minor}.{patch}{processes}");
-                            self.heading(&how, nccl::calls(timing).1)?;
+                            self.heading(&how, nccl::calls(timing).1, &places)?;
                         }
                         Found::Size(size, sides, estimate) => self.size(size, sides, estimate)?,
                     }
@@ -108,7 +108,8 @@ impl GpuSweep<'_> {
         progress::spinner(&format!("{}, {}", self.bench.choice.collective.name(), format::bytes(size)))
     }
 
-    fn heading(&mut self, how: &str, iterations: u32) -> CommandResult {
+    /// The lines above the table. Those about NCCL's ranks are as nccl-tests has them, so that what reads its tables reads this one.
+    fn heading(&mut self, how: &str, iterations: u32, places: &[String]) -> CommandResult {
         let (name, ranks) = (self.bench.choice.collective.name(), self.args.sweep.ranks as usize);
         let (summary, gpu) = (self.args.sweep.summary(), self.gpus.name());
         let (warmup, check) = (self.args.warmup, self.args.check);
@@ -118,8 +119,18 @@ impl GpuSweep<'_> {
         ))?;
         self.output
             .say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
+        if !places.is_empty() {
+            let program = self.bench.choice.collective.meaning().nccl_tests;
+            self.output.say(format!("# As {program}_perf of nccl-tests. Using devices"))?;
+        }
+        for (rank, place) in places.iter().enumerate() {
+            self.output.say(format!("#  Rank {rank:>2} Group  0 {place}"))?;
+        }
         self.output.say("#")?;
-        self.output.say(table::measured_header())
+        let header = table::measured_header();
+        // The host's time is no time of the collective.
+        let is_host_time = self.backend == GpuBackend::Nccl && self.args.nccl.reports_host_time();
+        self.output.say(if is_host_time { header.replace("   time", "cputime") } else { header })
     }
 
     /// Prints and records the sides of a size.

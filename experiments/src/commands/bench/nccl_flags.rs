@@ -1,6 +1,5 @@
 //! The flags of nccl-tests 2.19 that `bench --backend nccl` has besides those of all backends, and those that it refuses with a reason.
 
-use super::args::Backend;
 #[cfg(feature = "cuda")]
 use crate::measure::nccl::{Average, Issue};
 use allfold_cli::error::{CommandError, CommandResult};
@@ -68,7 +67,7 @@ struct Refused {
     #[arg(short = 'u', hide = true, value_parser = refused("buffers are always aligned: leave -u out"))]
     unaligned: Option<String>,
     #[arg(short = 'J', long = "output_file", hide = true, value_parser = refused(
-        "write Allfold's records by --json FILE; `validate` and `diff` also read the printed table"
+        "write records by --json FILE, which `diff` reads; `validate` reads the printed table"
     ))]
     output: Option<String>,
 }
@@ -81,7 +80,7 @@ impl NcclFlags {
     ///
     /// # Errors
     /// A flag is given, and the backend is not nccl.
-    pub fn check(&self, backend: Backend) -> CommandResult {
+    pub fn check(&self, is_nccl: bool) -> CommandResult {
         let given = [
             ("-m", self.aggregate.is_some()),
             ("-z", self.blocking.is_some()),
@@ -90,12 +89,18 @@ impl NcclFlags {
             ("-T", self.timeout.is_some()),
             ("-p", self.parallel_init.is_some()),
         ];
-        match given.iter().find(|(_, given)| *given && backend != Backend::Nccl) {
+        match given.iter().find(|(_, given)| *given && !is_nccl) {
             None => Ok(()),
             Some((flag, _)) => Err(CommandError::usage(format!(
                 "{flag} says how calls of NCCL are issued and timed: use it with --backend nccl"
             ))),
         }
+    }
+
+    /// Whether the host's time for issuing calls is reported.
+    #[cfg(feature = "cuda")]
+    pub fn reports_host_time(&self) -> bool {
+        self.host_time == Some(1)
     }
 
     /// How calls are issued and timed.
@@ -108,7 +113,7 @@ impl NcclFlags {
         Ok(Issue {
             aggregate: self.aggregate.unwrap_or(1),
             blocking: self.blocking == Some(1),
-            host_time: self.host_time == Some(1),
+            host_time: self.reports_host_time(),
             average: match self.average {
                 Some(0) => Average::First,
                 Some(2) => Average::Least,
