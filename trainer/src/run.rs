@@ -156,6 +156,15 @@ impl<'a, F: Float> Run<'a, F> {
         })
     }
 
+    /// The path by which ranks on GPUs sum gradients, and why, which rank 0 notes; `None` on CPUs and for a single rank.
+    fn exchange(&self, observer: &mut dyn Observer) -> Option<String> {
+        let exchange = self.rank.exchange()?;
+        if self.comm.rank().0 == 0 {
+            observer.note(&format!("gradients are summed by {exchange}"));
+        }
+        Some(exchange)
+    }
+
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         same_data(self.comm, [self.train, self.test])?;
         tracing::debug!(rank = self.comm.rank().0, "has {} samples to train on", self.train.len());
@@ -168,10 +177,7 @@ impl<'a, F: Float> Run<'a, F> {
         self.sampler.check(self.config, self.host.model.network())?;
         self.can_score()?;
         let mut result = TrainResult::empty(self.host.model.params.len());
-        result.exchange = self.rank.exchange();
-        if let Some(exchange) = result.exchange.as_ref().filter(|_| self.comm.rank().0 == 0) {
-            observer.note(&format!("gradients are summed by {exchange}"));
-        }
+        result.exchange = self.exchange(observer);
         let line = Line::default();
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None, line };
         self.held = self.resume(&mut progress)?;
@@ -186,7 +192,7 @@ impl<'a, F: Float> Run<'a, F> {
         let chunks = self.chunks((progress.done(), steps, per_epoch))?;
         let DataConfig { workers, prefetch, .. } = self.config.data;
         let loading = Loading { dataset: self.train, workers, prefetch };
-        let ended = loader::batches(loading, chunks, |batches| {
+        let stopped = loader::batches(loading, chunks, |batches| {
             while let Some(epoch) = self.next_epoch(&mut progress) {
                 if self.train_epoch(batches, epoch, &mut progress, observer)? {
                     return Ok(true);
@@ -195,7 +201,7 @@ impl<'a, F: Float> Run<'a, F> {
             }
             Ok::<_, Error>(false)
         })?;
-        if ended {
+        if stopped {
             return Ok(progress.result);
         }
         let mut result = progress.result;

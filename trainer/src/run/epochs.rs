@@ -77,8 +77,7 @@ impl<F: Float> Run<'_, F> {
         observer: &mut dyn Observer,
     ) -> Result<bool> {
         let Progress { per_epoch, steps, .. } = *progress;
-        let end = steps.min((epoch + 1) * per_epoch);
-        let schedule = self.schedule(progress);
+        let (end, schedule) = (steps.min((epoch + 1) * per_epoch), self.schedule(progress));
         while progress.done() < end {
             let step = progress.done();
             self.comm.note_step(step);

@@ -28,6 +28,7 @@ mod comm;
 mod control;
 mod deadline;
 mod ending;
+mod host;
 mod issue;
 mod native;
 mod numbers;

@@ -42,7 +42,7 @@ pub struct Breakdown {
     /// The forward pass and the loss; null where it is not timed alone, as on GPUs.
     #[serde(deserialize_with = "number")]
     pub forward_us: f64,
-    /// The backward pass; on GPUs the whole step but the preparation of the batch.
+    /// The backward pass; on GPUs the whole step but the batch.
     pub backward_us: f64,
     /// Waiting for communication that the backward pass did not hide; null where it is not timed alone, as on GPUs.
     #[serde(deserialize_with = "number")]
@@ -229,8 +229,7 @@ pair! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         steady_samples_per_s: Option<f64>,
         /// The path by which GPUs summed gradients, with the version of NCCL if it is NCCL, and why; only of runs on GPUs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        exchange: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] exchange: Option<String>,
         /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
         warmup_steps: u64,
         /// Mean time of a step, in microseconds.
@@ -305,9 +304,8 @@ pair! {
         /// Waiting for communication that the backward pass did not hide, in microseconds; null where it is not measured, as on GPUs.
         #[serde(deserialize_with = "number")]
         exposed_us: f64,
-        /// The path by which GPUs summed gradients; only of measured points on GPUs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        exchange: Option<String>,
+        /// The path by which GPUs summed gradients.
+        #[serde(default, skip_serializing_if = "Option::is_none")] exchange: Option<String>,
         /// Training samples per second, over all ranks, in the same steps.
         samples_per_s: f64,
         /// The rate of a rank relative to that in the point of the fewest ranks that fits in memory, which is one rank where it fits:

@@ -2,7 +2,8 @@
 
 use super::super::api::{Answer, IN_PROGRESS, SUCCESS, SimInfo};
 use super::kernel::{self, Op};
-use super::world::{Comm, Event, Link};
+use super::traffic::{Event, Link};
+use super::world::Comm;
 use super::{INVALID_USAGE, REMOTE_ERROR};
 use allfold_base::lock;
 use std::cell::RefCell;

@@ -3,8 +3,8 @@
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
 use super::options::PeerLoss;
-use super::traffic::{Entry, Said};
-use super::world::{Comm, Event, Link, State, stream};
+use super::traffic::{Entry, Event, Link, Said};
+use super::world::{Comm, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
 use allfold_base::lock;

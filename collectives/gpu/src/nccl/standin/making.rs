@@ -1,10 +1,11 @@
 //! The NCCL stand-in's init, split and shrink.
 
 use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
-use super::super::presence::host;
+use super::super::host::host;
 use super::options::{options, spans_processes};
+use super::traffic::Event;
 use super::wire::{self, Wire};
-use super::world::{Comm, Event, Group, current, on};
+use super::world::{Comm, Group, current, on};
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, SYSTEM_ERROR};
 use allfold_base::lock;
 use allfold_cuda::CudaMachine;

@@ -6,14 +6,13 @@
 //! frame                       length | rank | tag | 7 numbers | length of the group's path | path | bytes
 //! ```
 
-use super::traffic::Said;
-use super::world::{Event, Group, Link};
+use super::traffic::{Event, Link, Said};
 use allfold_base::lock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 /// The collectives by their names; a frame holds a number.
 const KINDS: [&str; 5] = ["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"];
@@ -159,10 +158,20 @@ pub(super) struct Wire {
     routes: Mutex<Routes>,
 }
 
+/// What makes a rank's change in the state of a group.
+type Hear = Arc<dyn Fn(usize, Event) + Send + Sync>;
+
+/// A group of this process: the ranks of the unique id's communicator that are its members, and what makes their changes.
+#[derive(Clone)]
+struct Route {
+    members: Vec<usize>,
+    hear: Hear,
+}
+
 /// Where frames go.
 #[derive(Default)]
 struct Routes {
-    groups: BTreeMap<String, Weak<Group>>,
+    groups: BTreeMap<String, Route>,
     /// Frames of groups that this process has not made yet.
     early: Vec<Frame>,
     /// The ranks whose processes are gone.
@@ -196,51 +205,52 @@ impl Wire {
     }
 
     /// Delivers to a new group what the others have said to it, and from now on say.
-    pub fn register(&self, group: &Arc<Group>) {
+    pub fn register(&self, path: &str, members: &[usize], hear: Hear) {
+        let route = Route { members: members.to_vec(), hear };
         let (early, lost) = {
             let mut routes = lock(&self.routes);
-            routes.groups.insert(group.path.clone(), Arc::downgrade(group));
-            let of_group = |frame: &mut Frame| frame.path == group.path;
-            (routes.early.extract_if(.., of_group).collect::<Vec<_>>(), routes.lost.clone())
+            routes.groups.insert(path.into(), route.clone());
+            let early: Vec<Frame> = routes.early.extract_if(.., |frame| frame.path == path).collect();
+            (early, routes.lost.clone())
         };
-        early.into_iter().for_each(|frame| group.apply(frame.rank, frame.event));
-        lost.into_iter().for_each(|rank| leave(group, rank));
+        early.into_iter().for_each(|frame| (route.hear)(frame.rank, frame.event));
+        lost.into_iter().for_each(|rank| route.leave(rank));
     }
 
     fn take(&self, frame: Frame) {
         if frame.path == PROCESS {
             return self.lose(frame.rank);
         }
-        let group = {
+        let route = {
             let mut routes = lock(&self.routes);
             match routes.groups.get(&frame.path) {
-                Some(group) => group.upgrade(),
+                Some(route) => route.clone(),
                 None => return routes.early.push(frame),
             }
         };
-        let Some(group) = group else { return };
         // A message is kept by its receiver alone.
-        if matches!(frame.event, Event::Sends(to, _) if group.members[to] != self.rank) {
-            return;
+        if !matches!(frame.event, Event::Sends(to, _) if route.members[to] != self.rank) {
+            (route.hear)(frame.rank, frame.event);
         }
-        group.apply(frame.rank, frame.event);
     }
 
     /// A rank's process is gone, and with it its rank in every group.
     fn lose(&self, rank: usize) {
-        let groups: Vec<Arc<Group>> = {
+        let routes: Vec<Route> = {
             let mut routes = lock(&self.routes);
             routes.lost.insert(rank);
-            routes.groups.values().filter_map(Weak::upgrade).collect()
+            routes.groups.values().cloned().collect()
         };
-        groups.iter().for_each(|group| leave(group, rank));
+        routes.iter().for_each(|route| route.leave(rank));
     }
 }
 
-/// Marks a rank of the unique id's communicator as gone from a group, if it is a member.
-fn leave(group: &Group, rank: usize) {
-    if let Some(at) = group.members.iter().position(|member| *member == rank) {
-        group.apply(at, Event::Gone);
+impl Route {
+    /// Marks a rank of the unique id's communicator as gone, if it is a member.
+    fn leave(&self, rank: usize) {
+        if let Some(at) = self.members.iter().position(|member| *member == rank) {
+            (self.hear)(at, Event::Gone);
+        }
     }
 }
 

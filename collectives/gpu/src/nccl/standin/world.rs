@@ -2,7 +2,7 @@
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
 use super::options::StandIn;
-use super::traffic::{Entry, Gathering};
+use super::traffic::{Event, Gathering, Link};
 use super::wire::Wire;
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
 use allfold_base::lock;
@@ -41,19 +41,6 @@ pub(super) struct Region {
     pub device: usize,
 }
 
-/// A connection: from one rank to another, or among all ranks, for the algorithm of small collectives or for that of large ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Link {
-    Pair {
-        from: usize,
-        to: usize,
-    },
-    /// The connections of all ranks for small collectives, or those for large collectives.
-    All {
-        large: bool,
-    },
-}
-
 /// The common data of the ranks of a communicator: one value for ranks that are threads of a process; a copy in each process for ranks
 /// that are processes, which tell each other what changes.
 pub(super) struct Group {
@@ -66,25 +53,6 @@ pub(super) struct Group {
     /// The group's name among those that were made from the same unique id, and the ranks of that id's communicator.
     pub path: String,
     pub members: Vec<usize>,
-}
-
-/// A change of the ranks' common state, by one rank.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Event {
-    /// The rank has joined, on this GPU and with so many blocks.
-    Joined([u8; 16], u32),
-    /// The rank has aborted, died or was destroyed.
-    Gone,
-    /// The rank calls for a connection.
-    Calls(Link),
-    /// The rank contributes to the collective of this number.
-    Begins(u64, Entry),
-    /// The rank sends a message to another one.
-    Sends(usize, Vec<u8>),
-    /// The rank has received a message of another one.
-    Takes(usize),
-    /// The rank's colour and key in the split of this number.
-    Splits(usize, i32, i32),
 }
 
 #[derive(Default)]
@@ -173,7 +141,15 @@ impl Group {
     ) -> Arc<Group> {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let group = Arc::new(Group { size, options, state, changed, wire, path, members });
-        group.wire.iter().for_each(|wire| wire.register(&group));
+        if let Some(wire) = &group.wire {
+            let weak = Arc::downgrade(&group);
+            let hear = move |rank, event| {
+                if let Some(group) = weak.upgrade() {
+                    group.apply(rank, event);
+                }
+            };
+            wire.register(&group.path, &group.members, Arc::new(hear));
+        }
         group
     }
 
