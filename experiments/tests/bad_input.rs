@@ -343,7 +343,7 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
                 "a file of losses may have 16 MiB",
             ),
             (vec!["report", "--from", &now], "a file of records may have"),
-            (vec!["triage", &now], "a flight record may have 16 MiB"),
+            (vec!["triage", &now], "a dump may have"),
         ] {
             let output = std::process::Command::new("sh")
                 .args(["-c", "ulimit -v 524288; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_allfold")])

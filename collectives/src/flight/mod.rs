@@ -7,18 +7,14 @@
 //! ```
 //!
 //! An operation costs two writes under an uncontended lock, an asynchronous operation three; between ranks that share memory the first
-//! write overlaps with the announcement of the operation. A record is a file per rank. [`triage`] compares the files of a run and names
-//! the first operation at which ranks diverge; [`straggler`] names the rank that the others waited for longest.
+//! write overlaps with the announcement of the operation. A record is a file per rank. `allfold triage` compares the files of a run and
+//! names the operation at which ranks diverge, and the rank that the others waited for longest.
 
 mod record;
 mod ring;
-mod straggler;
-mod triage;
 
 pub use record::{Entry, Header, Record, State, Writer};
 pub(crate) use ring::{Recorder, Ticket};
-pub use straggler::{Straggler, straggler};
-pub use triage::{Diagnosis, triage};
 
 /// The variable that names the folder for records of processes that a launcher has started.
 pub const FOLDER: &str = "ALLFOLD_FLIGHT_DIR";

@@ -233,7 +233,14 @@ impl Record {
     /// # Errors
     /// The file cannot be read, or a line of it (named) is not part of a record.
     pub fn read(path: &Path) -> std::io::Result<Record> {
-        let text = read_text_at_most(path, LONGEST, "a flight record")?;
+        Record::parse(&read_text_at_most(path, LONGEST, "a flight record")?)
+    }
+
+    /// Reads the text of a record.
+    ///
+    /// # Errors
+    /// A line of the text (named) is not part of a record.
+    pub fn parse(text: &str) -> std::io::Result<Record> {
         let wrong = |line: usize, why: serde_json::Error| {
             let why = json_error(&why.to_string(), Some(line));
             Error::new(ErrorKind::InvalidData, format!("it is no flight record of Allfold: {why}"))

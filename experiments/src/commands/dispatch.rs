@@ -1,8 +1,8 @@
 //! The command line: the list of commands, what they share, and the errors of a wrong command line.
 
 use super::{
-    bench, calibrate, compare, diff, doctor, faults, launch, machines, report, scale, shell, show, simulate,
-    train, triage, validate, verify,
+    bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, report, scale, shell, show,
+    simulate, train, triage, validate, verify,
 };
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
@@ -69,8 +69,10 @@ enum Command {
     Calibrate(calibrate::Args),
     /// Print what this machine has, what is missing, and how to get it
     Doctor(doctor::Args),
-    /// Name the first operation in which the ranks of a failed run differ
+    /// Name the rank, the operation and the cause for which a job hangs or failed, from the dumps that its ranks left
     Triage(triage::Args),
+    /// Judge the dumps of seeded hangs, and count how often triage is right
+    Hangs(hangs::Args),
     /// Print the script that completes the command line in a shell
     Completions(shell::CompletionArgs),
     /// Print a manual page
@@ -153,6 +155,7 @@ pub fn run() -> CommandResult {
         Command::Doctor(args) => doctor::run(&args),
         Command::Launch(args) => launch::run(&args, &names()),
         Command::Triage(args) => triage::run(&args),
+        Command::Hangs(args) => hangs::run(&args),
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Man(args) => shell::man(&args, Cli::command()),
         Command::LaunchRank(args) => launch::run_rank(&args),

@@ -7,6 +7,7 @@ pub(crate) mod diff;
 pub mod dispatch;
 pub(crate) mod doctor;
 pub(crate) mod faults;
+pub(crate) mod hangs;
 pub(crate) mod launch;
 pub(crate) mod machines;
 pub(crate) mod report;

@@ -332,7 +332,7 @@ fn a_rank_that_was_late_before_a_timeout_is_not_named_as_its_cause() {
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].starts_with("rank 0 never entered operation 1, all_reduce(8 x f32"), "{text}");
     let earlier = "earlier, in the operations that ended well on all ranks, rank 1 was waited for longest";
-    assert!(lines[1].starts_with(earlier), "{text}");
+    assert!(lines.iter().any(|line| line.starts_with(earlier)), "{text}");
 }
 
 /// Of the errors in the operation that did not end, the one that names the missing rank is the headline. If the headline is about other
@@ -359,12 +359,13 @@ fn what_others_recorded_of_a_rank_without_a_record_is_quoted() {
     let awaits = "deadline of 15s exceeded by rank 1 in all_gather(8 x f32) as operation 0, round 1, waiting for rank 0";
     let names = "deadline of 15s exceeded by rank 1 in all_gather(8 x f32) as operation 0, round 0: rank 2 never entered it";
     let lines = told([entry(0, 0, 8, awaits), entry(1, 0, 8, names)]);
-    let says = format!("ranks 0, 1 did not finish operation 0, all_gather(8 x f32); rank 1 says: {names}");
-    assert_eq!(lines[0], says);
-    assert!(lines[2].starts_with("  rank 0: last operation 0"), "not quoted again: {lines:?}");
+    assert_eq!(lines[0], "rank 2 left no dump, and others wait for it in operation 0, all_gather(8 x f32)");
+    let quote = format!("  for it: rank 1 recorded of rank 2: {names}");
+    assert_eq!(lines.iter().filter(|line| **line == quote).count(), 1, "{lines:?}");
 
     let lost = "rank 2 is lost: it returned early, after 1 operations";
     let lines = told([entry(0, 0, 8, "no") + &entry(0, 1, 8, lost), entry(1, 0, 9, "no")]);
     assert!(lines[0].starts_with("diverged at operation 0"), "{lines:?}");
-    assert_eq!(lines[2], format!("  rank 0 recorded of rank 2: {lost}"));
+    let quote = format!("  rank 0 recorded of rank 2: {lost}");
+    assert!(lines.contains(&quote), "{lines:?}");
 }

@@ -12,8 +12,11 @@
 
 mod globals;
 mod machine;
+mod plain;
 mod reader;
 mod shown;
+
+pub use plain::plain;
 
 use machine::{Pickle, Value};
 use safetensors::tensor::Dtype;

@@ -16,6 +16,7 @@ mod lines;
 mod machine;
 mod proof;
 mod training;
+mod triage;
 mod validation;
 mod waiting;
 
@@ -32,5 +33,6 @@ pub use training::{
     SimulatedComparison, SimulatedEnd, SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep,
     TimelineSpan, hidden_us,
 };
+pub use triage::{HangJudged, TriageFound};
 pub use validation::{TrainingScore, Validated, ValidationScore};
 pub use waiting::{WaitingByStep, WaitingFor, awaited_most};

@@ -1,0 +1,54 @@
+//! `triage` and `hang`: the causes of a hang that dumps show, and how often they are the right ones.
+
+use super::lines::RecordKind;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What `triage` found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriageFound {
+    /// Whether the job hangs: `yes`, `no` or `unknown`.
+    pub hung: Value,
+    /// Why that is known.
+    pub why: String,
+    /// The causes, most likely first: each with `kind`, `ranks`, `said`, `evidence` and `against`.
+    pub causes: Vec<Value>,
+    /// What the dumps do not tell.
+    pub unknown: Vec<String>,
+}
+
+impl RecordKind for TriageFound {
+    const KIND: &'static str = "triage";
+    const MEASURED: Option<bool> = None;
+}
+
+/// How one seeded hang was judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HangJudged {
+    /// The number of the case.
+    pub case: u64,
+    /// The job, and what ran it: `ddp, modelled` or `ddp, gloo`.
+    pub job: String,
+    /// The seeded cause.
+    pub cause: String,
+    /// The rank that caused it; missing in a healthy job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Which dumps were withheld: `none`, `culprit`, `random` or `half`.
+    pub withheld: String,
+    /// Whether cause and rank were named first; for a healthy job, whether it was called healthy.
+    pub first: bool,
+    /// Whether they were among the first two.
+    pub second: bool,
+    /// Whether a healthy rank was named first.
+    pub wrong: bool,
+    /// Whether nothing was named.
+    pub undecided: bool,
+    /// What was said.
+    pub said: String,
+}
+
+impl RecordKind for HangJudged {
+    const KIND: &'static str = "hang";
+    const MEASURED: Option<bool> = None;
+}

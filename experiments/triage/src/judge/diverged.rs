@@ -1,0 +1,189 @@
+//! Operations in which ranks made different calls, and which of the ranks left the pattern of its earlier calls.
+
+use super::lanes::{Lanes, expected, is_expected};
+use super::verdict::Kind;
+use crate::model::{Call, Message, Op};
+use std::collections::BTreeMap;
+
+/// An operation in which ranks made different calls.
+pub(super) struct Diverged {
+    pub(super) group: u32,
+    pub(super) sequence: u64,
+    /// The ranks that made another call than expected, each with its part by number in its log.
+    pub(super) culprits: Vec<(u32, u32)>,
+    /// A rank that made the expected call, and its part.
+    pub(super) right: (u32, u32),
+    pub(super) kind: Kind,
+    /// Whether it is clear which of the calls is the wrong one.
+    pub(super) clear: bool,
+}
+
+/// The first operation of each group in which ranks diverged and stayed apart.
+pub(super) fn diverged(lanes: &Lanes<'_>) -> Vec<Diverged> {
+    let groups = lanes.groups().filter_map(|(group, lane)| first(lanes, group, lane));
+    groups.chain(messages(lanes)).collect()
+}
+
+fn first(lanes: &Lanes<'_>, group: u32, lane: &BTreeMap<u32, Vec<u32>>) -> Option<Diverged> {
+    let sequence = |rank: u32, number: u32| lanes.op(rank, number).map_or(0, |op| op.sequence);
+    let mut at: BTreeMap<u32, usize> = lane.keys().map(|rank| (*rank, 0)).collect();
+    let ends = lane.iter().filter_map(|(rank, ops)| Some((*rank, ops.last()?)));
+    let last_common = ends.map(|(rank, last)| sequence(rank, *last)).min()?;
+    let mut by_line = None;
+    loop {
+        let next = at.iter().filter_map(|(rank, at)| Some(sequence(*rank, *lane[rank].get(*at)?))).min();
+        let Some(next) = next else { return by_line };
+        let mut parts: Vec<(u32, u32)> = Vec::new();
+        for (rank, at) in &mut at {
+            if let Some(number) = lane[rank].get(*at).filter(|number| sequence(*rank, **number) == next) {
+                parts.push((*rank, *number));
+                *at += 1;
+            }
+        }
+        let differ = |of: &dyn Fn(&Op) -> u32| {
+            let mut all = parts.iter().filter_map(|(rank, number)| lanes.op(*rank, *number)).map(of);
+            all.next().is_some_and(|first| all.any(|other| other != first))
+        };
+        // Ranks that all ended the operation well, and agree later, may differ in what is no fault.
+        let open = parts.iter().any(|(rank, number)| lanes.op(*rank, *number).is_some_and(Op::is_open));
+        let stays = |found: &Diverged| {
+            let part = |rank: u32| {
+                let number = lanes.part(group, rank, last_common)?;
+                lanes.op(rank, number).map(|op| (op.call, op.place))
+            };
+            let apart = || found.culprits.iter().any(|(rank, _)| part(*rank) != part(found.right.0));
+            open || next >= last_common || apart()
+        };
+        if differ(&|op| op.call) {
+            let found = judged(lanes, group, next, &parts, true).filter(&stays);
+            if found.is_some() {
+                return found;
+            }
+        } else if by_line.is_none() && differ(&|op| op.place) {
+            // Ranks may make one call at different lines: that counts if some left their pattern there, and never came back to it.
+            by_line = judged(lanes, group, next, &parts, false)
+                .filter(|found| found.clear && next < last_common && stays(found));
+        }
+    }
+}
+
+/// Who of the ranks with these parts made the wrong call.
+fn judged(
+    lanes: &Lanes<'_>,
+    group: u32,
+    sequence: u64,
+    parts: &[(u32, u32)],
+    calls: bool,
+) -> Option<Diverged> {
+    let op = |(rank, number): &(u32, u32)| lanes.op(*rank, *number);
+    let usual =
+        |(rank, number): &(u32, u32)| lanes.job.logs.get(rank).and_then(|log| is_expected(log, *number));
+    let off: Vec<_> = parts.iter().filter(|part| usual(part) == Some(false)).copied().collect();
+    let on: Vec<_> = parts.iter().filter(|part| usual(part) == Some(true)).copied().collect();
+    let call = |part: &(u32, u32)| op(part).map_or(0, |op| op.call);
+    let (culprits, right, clear) = match (on.first(), off.is_empty()) {
+        (Some(right), false) => {
+            let culprits: Vec<_> =
+                off.into_iter().filter(|part| !calls || call(part) != call(right)).collect();
+            (culprits, *right, true)
+        }
+        _ if calls => {
+            let mut classes: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+            parts.iter().for_each(|part| classes.entry(call(part)).or_default().push(*part));
+            let mut classes: Vec<_> = classes.into_values().collect();
+            classes.sort_by_key(|class| std::cmp::Reverse(class.len()));
+            let clear = classes.len() > 1 && classes[0].len() > classes[1].len();
+            let right = *classes.first()?.first()?;
+            (classes.into_iter().skip(1).flatten().collect(), right, clear)
+        }
+        _ => return None,
+    };
+    let wrong = *culprits.first()?;
+    let kind = kind(lanes, group, sequence, wrong, right)?;
+    Some(Diverged { group, sequence, culprits, right, kind, clear })
+}
+
+/// How a wrong call differs from the right one.
+fn kind(lanes: &Lanes<'_>, group: u32, sequence: u64, wrong: (u32, u32), right: (u32, u32)) -> Option<Kind> {
+    let like = |(rank, number): (u32, u32)| lanes.op(rank, number).map(|op| (op.call, op.place));
+    let after = |rank: u32| lanes.part(group, rank, sequence + 1).map(|number| (rank, number));
+    let log = lanes.job.logs.get(&right.0)?;
+    // What the right rank calls next in the group, or would call by its pattern.
+    let next = after(right.0).and_then(like).or_else(|| {
+        let from = expected(log, right.1 as usize + 1)?;
+        log.ops[from..]
+            .iter()
+            .find(|op| op.group == group && op.message.is_none())
+            .map(|op| (op.call, op.place))
+    });
+    if next.is_some() && next == like(wrong) && like(wrong) != like(right) {
+        return Some(Kind::LeftOut);
+    }
+    if after(wrong.0).and_then(like) == like(right) {
+        return Some(Kind::Extra);
+    }
+    let (wrong, right) = (lanes.op(wrong.0, wrong.1)?, lanes.op(right.0, right.1)?);
+    let elsewhere = wrong.place != right.place && wrong.place > 0 && right.place > 0;
+    let call = |op: &Op| lanes.job.calls.get(op.call);
+    Some(if elsewhere { Kind::OtherOperation } else { differs(call(wrong)?, call(right)?) })
+}
+
+fn differs(wrong: &Call, right: &Call) -> Kind {
+    match () {
+        () if wrong.name != right.name => Kind::OtherOperation,
+        () if wrong.dtype != right.dtype => Kind::OtherType,
+        () if wrong.count != right.count => Kind::OtherSize,
+        () => Kind::OtherOperation,
+    }
+}
+
+/// Messages whose two ends have different sizes.
+fn messages(lanes: &Lanes<'_>) -> Option<Diverged> {
+    let whole = lanes.job.logs.iter().filter(|(_, log)| log.whole);
+    let mut sends = BTreeMap::new();
+    let mut receives = Vec::new();
+    for (rank, log) in whole {
+        for (number, op) in (0..).zip(&log.ops) {
+            match op.message {
+                Some(Message::SendTo(peer)) => {
+                    sends.insert((*rank, peer, op.group, op.sequence), (*rank, number));
+                }
+                Some(Message::ReceiveFrom(peer)) => {
+                    receives.push(((peer, *rank, op.group, op.sequence), (*rank, number)))
+                }
+                None => {}
+            }
+        }
+    }
+    let count = |(rank, number): (u32, u32)| {
+        let call = lanes.op(rank, number).and_then(|op| lanes.job.calls.get(op.call));
+        call.map(|call| (&*call.count, &*call.dtype))
+    };
+    receives.into_iter().find_map(|(key, receive)| {
+        let send = *sends.get(&key)?;
+        if count(send) == count(receive) {
+            return None;
+        }
+        let usual =
+            |(rank, number): (u32, u32)| lanes.job.logs.get(&rank).and_then(|log| is_expected(log, number));
+        let (wrong, right) = if usual(receive) == Some(false) { (receive, send) } else { (send, receive) };
+        let clear = usual(wrong) == Some(false) && usual(right) != Some(false);
+        let kind = if clear && is_next(lanes, wrong) { missing(lanes, wrong) } else { Kind::OtherSize };
+        Some(Diverged { group: key.2, sequence: key.3, culprits: vec![wrong], right, kind, clear })
+    })
+}
+
+/// Whether a rank's message is the one that its earlier calls let expect after the next: the next was left out.
+fn is_next(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> bool {
+    let Some(log) = lanes.job.logs.get(&rank) else { return false };
+    let (made, from) = (log.ops[number as usize].kind(), expected(log, number as usize));
+    from.is_some_and(|from| log.ops[from + 1..].iter().take(2).any(|op| op.kind() == made))
+}
+
+/// The kind of message that a rank left out.
+fn missing(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> Kind {
+    match lanes.op(rank, number).and_then(|op| op.message) {
+        Some(Message::ReceiveFrom(_)) => Kind::MissingReceive,
+        _ => Kind::MissingSend,
+    }
+}

@@ -1,0 +1,170 @@
+//! Judging: the causes for which the ranks of a job wait, most likely first.
+//!
+//! Three kinds of evidence are weighed. Ranks that made different calls in one operation ([`diverged`]); whom the ranks wait for, followed
+//! to its end ([`waits`]); and the order of a rank's earlier calls, which repeats in training, so that a call that breaks it is
+//! suspicious ([`lanes::expected`]).
+
+mod diverged;
+mod ends;
+mod hung;
+mod lanes;
+mod verdict;
+mod waits;
+
+pub(crate) use ends::recorded;
+pub use verdict::{Cause, Hung, Kind, Verdict};
+
+use crate::model::{Fact, Job};
+use allfold_base::Rank;
+use diverged::Diverged;
+use lanes::Lanes;
+use waits::Waits;
+
+/// Finds the causes for which the ranks of a job wait.
+pub fn judge(job: &Job) -> Verdict {
+    let lanes = Lanes::new(job);
+    let waits = Waits::new(&lanes);
+    let (hung, why) = hung::hung(job, &waits);
+    let mut causes: Vec<Cause> =
+        diverged::diverged(&lanes).iter().map(|found| of_calls(&lanes, &waits, found)).collect();
+    causes.extend(lists(job, &waits));
+    causes.extend(ends::causes(&lanes, &waits));
+    causes.extend(died(job, &causes));
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.weight));
+    if hung == Hung::No {
+        causes.clear();
+    }
+    let unknown = if hung == Hung::No { Vec::new() } else { unknown(job, &causes) };
+    Verdict { hung, why, causes, unknown }
+}
+
+/// Ranks as words of a sentence.
+pub(crate) fn ranks(of: &[u32]) -> String {
+    let more = of.len().saturating_sub(16);
+    let named: Vec<Rank> = of.iter().take(16).copied().map(Rank).collect();
+    Rank::list(&named) + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
+/// A group in a message, after an operation's number: ` of tp`, ` of the communicator of ranks 0, 2`; empty for the only one.
+pub(crate) fn of_group(job: &Job, group: u32) -> String {
+    let Some(group) = job.groups.get(group as usize) else { return String::new() };
+    match &*group.name {
+        "" => String::new(),
+        name if group.members.len() as u32 == job.size => format!(" of {name}"),
+        name => {
+            let known: Vec<u32> = group.members.iter().copied().filter(|rank| *rank != u32::MAX).collect();
+            format!(" of {name} ({})", ranks(&known))
+        }
+    }
+}
+
+/// The cause that ranks made different calls.
+fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> Cause {
+    let job = lanes.job;
+    let told = |(rank, number): (u32, u32)| lanes.op(rank, number).map(|op| job.told(op)).unwrap_or_default();
+    let culprits: Vec<u32> = found.culprits.iter().map(|(rank, _)| *rank).collect();
+    let list = ranks(&culprits);
+    let (wrong, right) = (told(found.culprits[0]), told(found.right));
+    let (sequence, group) = (found.sequence, of_group(job, found.group));
+    let end = match found.kind {
+        Kind::LeftOut => format!("; {list} left one call out"),
+        Kind::Extra => format!("; {list} made one call more"),
+        _ => String::new(),
+    };
+    let said = format!(
+        "diverged at operation {sequence}{group}: {list} called {wrong}; rank {} called {right}{end}",
+        found.right.0
+    );
+    let mut evidence = Vec::new();
+    let mut against = Vec::new();
+    match found.clear {
+        true => evidence.push(format!("{list} broke the order of earlier calls, or differs from most ranks")),
+        false => against.push(format!("it may be the other call that is wrong, of rank {}", found.right.0)),
+    }
+    let open = waits.ops.iter().any(|((group, _, _), op)| *group == found.group && !op.ranks.is_empty());
+    if !open {
+        against.push("no rank waits in this group".into());
+    }
+    let weight = 900 + if found.clear { 50 } else { 0 } - if open { 0 } else { 600 };
+    let mut all = culprits;
+    if !found.clear {
+        all.push(found.right.0);
+    }
+    Cause { kind: found.kind, ranks: all, said, evidence, against, weight }
+}
+
+/// The causes that ranks have different lists of a group's ranks.
+fn lists(job: &Job, waits: &Waits) -> Vec<Cause> {
+    let groups = (0..).zip(&job.groups).filter(|(_, group)| !group.other_lists.is_empty());
+    groups
+        .map(|(number, group)| {
+            let mut holders: Vec<u32> = group.other_lists.values().flatten().copied().collect();
+            holders.sort_unstable();
+            let other = group.other_lists.keys().next().cloned().unwrap_or_default();
+            let said = format!(
+                "{} made {} with {}, and the others with {}",
+                ranks(&holders),
+                group.name,
+                ranks(&other),
+                ranks(&group.members)
+            );
+            let awaited = waits.ops.keys().any(|(group, _, _)| *group == number);
+            let weight = if awaited { 980 } else { 200 };
+            Cause {
+                kind: Kind::GroupOfOtherRanks,
+                ranks: holders,
+                said,
+                evidence: Vec::new(),
+                against: Vec::new(),
+                weight,
+            }
+        })
+        .collect()
+}
+
+/// The causes that only logs know: processes that ended, though no dump shows that a rank waits for them.
+fn died(job: &Job, known: &[Cause]) -> Vec<Cause> {
+    let dead = job.words.iter().filter(|word| word.fact == Fact::Died);
+    let mut causes: Vec<Cause> = Vec::new();
+    for (rank, word) in dead.filter_map(|word| Some((word.rank?, word))) {
+        if known.iter().chain(&causes).any(|cause| cause.kind == Kind::Died && cause.ranks.contains(&rank)) {
+            continue;
+        }
+        let said = format!("the process of rank {rank} ended: {}", word.said);
+        causes.push(Cause {
+            kind: Kind::Died,
+            ranks: vec![rank],
+            said,
+            evidence: Vec::new(),
+            against: Vec::new(),
+            weight: 300,
+        });
+    }
+    causes
+}
+
+/// What cannot be known, and what would tell.
+fn unknown(job: &Job, causes: &[Cause]) -> Vec<String> {
+    let mut unknown = Vec::new();
+    let unseen: Vec<u32> = job.unseen().collect();
+    if let Some(cause) = causes.first()
+        && matches!(cause.kind, Kind::NoDump | Kind::LostNode)
+    {
+        unknown.push(format!(
+            "why {} left no dump: its exit code or its host's log would tell whether it died; `py-spy dump` on its process, what it does",
+            ranks(&cause.ranks)
+        ));
+    }
+    if causes.first().is_some_and(|cause| cause.kind == Kind::Elsewhere) {
+        unknown.push(
+            "what the rank does outside of collectives: `py-spy dump --pid PID` on its process tells".into(),
+        );
+    }
+    if !unseen.is_empty() && causes.first().is_some_and(|cause| cause.kind != Kind::NoDump) {
+        unknown.push(format!("what {} did: there is no dump of it", ranks(&unseen)));
+    }
+    if job.logs.values().any(|log| !log.whole) {
+        unknown.push("what came before the oldest entries: a larger TORCH_FR_BUFFER_SIZE keeps more".into());
+    }
+    unknown
+}

@@ -1,0 +1,15 @@
+//! Who hung, and why: the dumps that the ranks of a job left, in one model, and the causes of the hang, most likely first.
+//!
+//! [`Reading`] reads Allfold's flight records, the dumps of PyTorch's flight recorder, and logs, into a [`model::Job`]. [`judge()`] finds
+//! the causes, each with the evidence for and against it. A rank without a dump is evidence, too.
+
+pub mod judge;
+pub mod model;
+mod read;
+pub mod seeded;
+pub mod slow;
+mod tell;
+
+pub use judge::{Cause, Hung, Kind, Verdict, judge};
+pub use read::{Reading, starts};
+pub use tell::lines;

@@ -1,0 +1,312 @@
+//! Reading: what the ranks of a job left, in files, folders and archives, each by its own reader, as one [`Job`].
+
+mod own;
+mod pytorch;
+mod words;
+
+use crate::model::{Group, Job, Log, Message};
+use allfold_base::{Rank, json_error, read_at_most};
+use allfold_collectives::flight::Record;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::path::{Path, PathBuf};
+
+/// The greatest length of a file in bytes.
+const LONGEST: u64 = 256 << 20;
+/// The most files that are read.
+const FILES: usize = 1 << 17;
+
+/// What the names of communicators in Allfold's own records begin with.
+const OWN: &str = "communicator ";
+
+/// A job that is being read.
+#[derive(Default)]
+pub struct Reading {
+    job: Job,
+    /// The groups by name and list of ranks.
+    groups: BTreeMap<(String, Vec<u32>), u32>,
+    /// Groups of all ranks.
+    world: BTreeSet<u32>,
+    /// The file of each rank's dump, for errors.
+    files: BTreeMap<u32, String>,
+    file: String,
+}
+
+impl Reading {
+    /// Says how many ranks the job has, for dumps that do not.
+    pub fn ranks(&mut self, ranks: u32) {
+        self.job.size = ranks;
+    }
+
+    /// Reads a file, a folder or an archive. A file of a folder or an archive that cannot be read is noted and left out.
+    ///
+    /// # Errors
+    /// The path cannot be read; it names a file that is no dump; or a rank has two dumps.
+    pub fn path(&mut self, path: &Path) -> Result<()> {
+        if !path.is_dir() {
+            let bytes = read_at_most(path, LONGEST, "a dump")?;
+            return self.bytes(path, modified(path), &bytes);
+        }
+        let mut entries =
+            std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+        entries.sort();
+        for file in entries.into_iter().filter(|entry| entry.is_file()).take(FILES) {
+            let read = read_at_most(&file, LONGEST, "a dump");
+            let read = read.and_then(|bytes| self.bytes(&file, modified(&file), &bytes));
+            self.noted(&file, read)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a file among others cannot be read. Two dumps of a rank are an error.
+    fn noted(&mut self, file: &Path, read: Result<()>) -> Result<()> {
+        match read {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            Err(error) => {
+                self.note(format!("{}: {error}; left out", file.display()));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// As `InvalidData`, the bytes are no dump; as `AlreadyExists`, another dump of the rank has been read.
+    pub fn bytes(&mut self, path: &Path, written: i64, bytes: &[u8]) -> Result<()> {
+        self.file = path.display().to_string();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let own = name.starts_with("flight-rank-");
+        if own && name.ends_with(".part") {
+            return Err(invalid("a flight record that was not completed".into()));
+        }
+        let start: &[u8] = bytes.get(..2).unwrap_or_default();
+        match start {
+            [0x1f, 0x8b] => return self.archive(path, flate2::read::GzDecoder::new(bytes)),
+            _ if is_archive(bytes) => return self.archive(path, bytes),
+            [0x80, _] => {
+                let rank = rank_in(&name).ok_or_else(|| invalid(nameless()))?;
+                let dump = allfold_tensor_files::pickle::plain::<pytorch::Dump<'_>>(bytes);
+                return dump.and_then(|dump| dump.add(rank, written, self)).map_err(|why| self.refused(why));
+            }
+            _ => {}
+        }
+        let text = String::from_utf8_lossy(bytes);
+        if own || text.starts_with("{\"flight\":") {
+            let record = Record::parse(&text)?;
+            return own::add(record, self).map_err(|why| self.refused(why));
+        }
+        if text.trim_start().starts_with('{')
+            && text.contains("\"version\"")
+            && text.contains("\"pg_config\"")
+        {
+            let rank = rank_in(&name).ok_or_else(|| invalid(nameless()))?;
+            let dump: pytorch::Dump<'_> = serde_json::from_str(&text).map_err(|error| {
+                invalid(format!(
+                    "is no dump of PyTorch's flight recorder: {}",
+                    json_error(&error.to_string(), None)
+                ))
+            })?;
+            return dump.add(rank, written, self).map_err(|why| self.refused(why));
+        }
+        match words::add(&name, &text, &mut self.job) {
+            true => Ok(()),
+            false => Err(invalid(match text.is_empty() {
+                true => "it is empty".into(),
+                false => "is no dump or log that is known: flight records of Allfold and of PyTorch, output of `ncclras`, and logs are read".into(),
+            })),
+        }
+    }
+
+    /// Reads the members of an archive.
+    fn archive(&mut self, path: &Path, from: impl Read) -> Result<()> {
+        // What is unpacked is limited as a whole: a small archive may unpack to very much.
+        let mut archive = tar::Archive::new(from.take(4 * LONGEST));
+        for member in archive.entries()?.take(FILES) {
+            let mut member = member?;
+            if !member.header().entry_type().is_file() {
+                continue;
+            }
+            let within = path.join(member.path()?);
+            let written =
+                member.header().mtime().map_or(0, |seconds| (seconds as i64).saturating_mul(1_000_000_000));
+            let mut bytes = Vec::new();
+            (&mut member).take(LONGEST).read_to_end(&mut bytes)?;
+            let read = match is_archive(&bytes) {
+                true => Err(invalid("is an archive in an archive".into())),
+                false => self.bytes(&within, written, &bytes),
+            };
+            self.noted(&within, read)?;
+        }
+        Ok(())
+    }
+
+    fn refused(&self, why: String) -> Error {
+        match why.strip_prefix("TWICE ") {
+            Some(why) => Error::new(ErrorKind::AlreadyExists, why.to_string()),
+            None => invalid(why),
+        }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.job.notes.contains(&note) {
+            self.job.notes.push(note);
+        }
+    }
+
+    /// Adds a rank's dump.
+    fn insert(&mut self, rank: u32, log: Log) -> std::result::Result<(), String> {
+        if rank >= Rank::MOST {
+            return Err(format!("is of rank {rank}; a job has at most {} ranks", Rank::MOST));
+        }
+        if let Some(other) = self.files.insert(rank, self.file.clone()) {
+            return Err(format!(
+                "TWICE rank {rank} has two flight records, {other} and {}: give the records of one start of one job",
+                self.file
+            ));
+        }
+        self.job.logs.insert(rank, log);
+        Ok(())
+    }
+
+    /// The job that was read.
+    ///
+    /// # Errors
+    /// The dumps are of several jobs.
+    pub fn finish(mut self) -> std::result::Result<Job, String> {
+        let listed = self.job.groups.iter().flat_map(|group| group.members.iter().map(|rank| rank + 1)).max();
+        let dumped = self.job.logs.keys().last().map(|rank| rank + 1);
+        let worded = self
+            .job
+            .words
+            .iter()
+            .filter_map(|word| word.rank)
+            .filter(|rank| *rank < Rank::MOST)
+            .map(|rank| rank + 1)
+            .max();
+        self.job.size = self.job.size.max(listed.max(dumped).max(worded).unwrap_or(0));
+        self.merge();
+        self.own_peers();
+        let mut seen: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); self.job.groups.len()];
+        for (rank, log) in &self.job.logs {
+            seen.iter_mut().zip(0..).for_each(|(seen, group)| {
+                seen.extend(log.ops.iter().any(|op| op.group == group).then_some(*rank))
+            });
+        }
+        let size = self.job.size;
+        for ((number, group), seen) in (0..).zip(&mut self.job.groups).zip(seen) {
+            if self.world.contains(&number) && group.other_lists.is_empty() {
+                group.members = (0..size).collect();
+            } else if group.members.is_empty() {
+                group.members = seen.into_iter().collect();
+            }
+        }
+        Ok(self.job)
+    }
+
+    /// Makes groups one that have one name, and lists of ranks that overlap: their ranks disagree about who is in the group.
+    fn merge(&mut self) {
+        let keys: Vec<_> = self
+            .groups
+            .iter()
+            .map(|((name, ranks), number)| (name.clone(), ranks.clone(), *number))
+            .collect();
+        let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (rank, log) in &self.job.logs {
+            let groups: BTreeSet<u32> = log.ops.iter().map(|op| op.group).collect();
+            groups.into_iter().for_each(|group| users.entry(group).or_default().push(*rank));
+        }
+        let count = |group: &u32| users.get(group).map_or(0, Vec::len);
+        let mut into: BTreeMap<u32, u32> = BTreeMap::new();
+        for (name, ranks, number) in &keys {
+            let overlapping = |(other, list, _): &&(String, Vec<u32>, u32)| {
+                other == name && list.iter().any(|rank| ranks.contains(rank))
+            };
+            let most =
+                keys.iter().filter(overlapping).max_by_key(|(_, list, number)| (count(number), list.len()));
+            if let Some((_, _, most)) = most.filter(|(_, _, most)| most != number) {
+                let others = self.job.groups[*most as usize].other_lists.entry(ranks.clone()).or_default();
+                others.extend(users.get(number).into_iter().flatten());
+                into.insert(*number, *most);
+            }
+        }
+        for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
+            op.group = into.get(&op.group).copied().unwrap_or(op.group);
+        }
+    }
+
+    /// Makes peers of messages ranks of the job: Allfold's records number them in their group.
+    fn own_peers(&mut self) {
+        let groups = &self.job.groups;
+        let own = |group: u32, rank: u32| {
+            let members = &groups[group as usize];
+            let of = members.members.get(rank as usize).filter(|_| members.name.starts_with(OWN));
+            of.copied().unwrap_or(rank)
+        };
+        for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
+            op.message = op.message.map(|message| match message {
+                Message::SendTo(peer) => Message::SendTo(own(op.group, peer)),
+                Message::ReceiveFrom(peer) => Message::ReceiveFrom(own(op.group, peer)),
+            });
+        }
+    }
+
+    /// The number of a group of Allfold's own records.
+    fn own_group(&mut self, name: String, size: usize) -> u32 {
+        let number = self.job.groups.len() as u32;
+        let known = *self.groups.entry((name.clone(), Vec::new())).or_insert(number);
+        if known == number {
+            self.job.groups.push(Group { name, members: vec![u32::MAX; size], ..Group::default() });
+        }
+        known
+    }
+}
+
+fn is_archive(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[0x1f, 0x8b]) || bytes.get(257..262) == Some(b"ustar")
+}
+
+fn invalid(why: String) -> Error {
+    Error::new(ErrorKind::InvalidData, why)
+}
+
+fn nameless() -> String {
+    "is a dump of PyTorch's flight recorder, whose file name must end with the rank, as nccl_trace_rank_3"
+        .into()
+}
+
+/// The rank in the name of a dump: its last number, before an ending.
+fn rank_in(name: &str) -> Option<u32> {
+    let stem = name
+        .strip_suffix(".json")
+        .or(name.strip_suffix(".pkl"))
+        .or(name.strip_suffix(".pickle"))
+        .unwrap_or(name);
+    let digits = stem.len() - stem.trim_end_matches(|last: char| last.is_ascii_digit()).len();
+    stem[stem.len() - digits..].parse().ok()
+}
+
+/// When a file was written, in nanoseconds since 1970; 0 if the file system does not say.
+#[allow(clippy::disallowed_types, reason = "the time at which a real process wrote its dump")]
+fn modified(path: &Path) -> i64 {
+    let time = path.metadata().and_then(|about| about.modified()).ok();
+    let since = time.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    since.and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
+}
+
+/// The folders of a launcher's starts, in their order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn starts(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut starts: Vec<(u32, PathBuf)> = std::fs::read_dir(folder)?
+        .flatten()
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix("start-")?.parse().ok()?;
+            Some((number, entry.path())).filter(|(_, path)| path.is_dir())
+        })
+        .collect();
+    starts.sort();
+    Ok(starts.into_iter().map(|(_, path)| path).collect())
+}

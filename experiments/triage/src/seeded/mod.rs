@@ -1,0 +1,165 @@
+//! Seeded hangs: jobs with a known fault, the dumps that their ranks would leave, and whether the triage of these dumps is right.
+//!
+//! A case is a job ([`jobs`]) whose ranks run their programs on a clock ([`run`]) until nothing moves. The fault changes the program of
+//! one rank. Dumps are rendered as PyTorch's flight recorder writes them, and read back by the reader of real dumps.
+
+mod jobs;
+mod render;
+mod run;
+
+use crate::judge::{Hung, Kind, Verdict, judge};
+use crate::model::Job;
+use crate::read::Reading;
+use crate::slow::straggler;
+use allfold_base::hash::{SplitMix, splitmix};
+use std::path::Path;
+
+pub use jobs::Fault;
+
+/// Which dumps are withheld.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Withheld {
+    /// None that the fault does not cost.
+    None,
+    /// That of the rank with the fault.
+    Culprit,
+    /// That of a random other rank.
+    Random,
+    /// Those of half of the ranks.
+    Half,
+}
+
+impl Withheld {
+    /// All of them.
+    pub const ALL: [Withheld; 4] = [Withheld::None, Withheld::Culprit, Withheld::Random, Withheld::Half];
+
+    /// Its name in records.
+    pub fn name(self) -> &'static str {
+        ["none", "culprit", "random", "half"][self as usize]
+    }
+}
+
+/// The ranks' files of a case: names and texts, with the time at which each was written, in nanoseconds since 1970.
+pub type Files = Vec<(String, i64, String)>;
+
+/// A case: a job with a fault.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The job: `ddp`, `fsdp`, `mesh`, `pipeline` or `groups`.
+    pub job: &'static str,
+    /// The number of ranks.
+    pub ranks: u32,
+    /// The fault.
+    pub fault: Fault,
+    /// The rank with the fault; the first of them if it is a host.
+    pub rank: u32,
+    /// What the ranks leave.
+    pub files: Files,
+}
+
+/// How a verdict compares with the truth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Score {
+    /// The cause and the rank were named first; a healthy job was called healthy.
+    pub first: bool,
+    /// They were among the first two.
+    pub second: bool,
+    /// A healthy rank was named first.
+    pub wrong: bool,
+    /// No cause was named.
+    pub undecided: bool,
+    /// The first line of the verdict.
+    pub said: String,
+}
+
+impl Case {
+    /// The case of a seed and a number: faults take turns, everything else is drawn.
+    pub fn drawn(seed: u64, number: u64) -> Case {
+        let mut dice = Dice(SplitMix(splitmix(seed) ^ splitmix(!number)));
+        let fault = Fault::ALL[(number % Fault::ALL.len() as u64) as usize];
+        let job = jobs::job(&mut dice, fault);
+        let rank = job.faulty(&mut dice, fault);
+        let ran = run::run(&job, fault, rank, &mut dice);
+        let files = render::files(&job, fault, rank, &ran, &mut dice);
+        Case { job: job.name, ranks: job.ranks, fault, rank, files }
+    }
+
+    /// The files without some of the dumps.
+    pub fn with(&self, withheld: Withheld, seed: u64) -> Files {
+        let mut dice = Dice(SplitMix(splitmix(seed)));
+        let other = (self.rank + 1 + dice.below(u64::from(self.ranks) - 1) as u32) % self.ranks;
+        let half: Vec<u32> = {
+            let mut all: Vec<u32> = (0..self.ranks).collect();
+            (0..all.len()).rev().for_each(|at| all.swap(at, dice.below(at as u64 + 1) as usize));
+            all.truncate(self.ranks as usize / 2);
+            all
+        };
+        let kept = |rank: u32| match withheld {
+            Withheld::None => true,
+            Withheld::Culprit => rank != self.rank,
+            Withheld::Random => rank != other,
+            Withheld::Half => !half.contains(&rank),
+        };
+        let is_kept = |name: &str| render::rank_of(name).is_none_or(kept);
+        self.files.iter().filter(|(name, ..)| is_kept(name)).cloned().collect()
+    }
+
+    /// The job as its files show it.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read(files: &Files) -> Result<Job, String> {
+        let mut reading = Reading::default();
+        for (name, written, text) in files {
+            reading
+                .bytes(Path::new(name), *written, text.as_bytes())
+                .map_err(|error| format!("{name}: {error}"))?;
+        }
+        reading.finish()
+    }
+
+    /// How the verdict on some of the files compares with the truth.
+    ///
+    /// # Errors
+    /// As [`Case::read`].
+    pub fn score(&self, withheld: Withheld, files: &Files) -> Result<Score, String> {
+        let job = Case::read(files)?;
+        let verdict = judge(&job);
+        Ok(score(self.fault, self.rank, withheld, &job, &verdict))
+    }
+}
+
+/// How a verdict compares with the truth.
+pub fn score(fault: Fault, rank: u32, withheld: Withheld, job: &Job, verdict: &Verdict) -> Score {
+    let said = verdict.causes.first().map_or(verdict.why.clone(), |cause| cause.said.clone());
+    if fault.is_healthy() {
+        let late = straggler(job).map(|late| late.rank);
+        let first = verdict.hung != Hung::Yes
+            && (fault != Fault::Slow || withheld != Withheld::None || late == Some(rank));
+        return Score { first, second: first, wrong: verdict.hung == Hung::Yes, undecided: false, said };
+    }
+    let hides = matches!(withheld, Withheld::Culprit | Withheld::Half) && !job.logs.contains_key(&rank);
+    let right = |at: usize| {
+        verdict.causes.get(at).is_some_and(|cause| {
+            let kind = fault.causes().contains(&cause.kind) || (hides && cause.kind == Kind::NoDump);
+            let alone = cause.ranks.len() == 1 || (fault == Fault::LostNode && cause.ranks.len() <= 2);
+            kind && cause.ranks.contains(&rank) && alone
+        })
+    };
+    let first = right(0);
+    let wrong = verdict.causes.first().is_some_and(|cause| !cause.ranks.contains(&rank));
+    Score { first, second: first || right(1), wrong, undecided: verdict.causes.is_empty(), said }
+}
+
+/// A sequence of draws.
+pub(crate) struct Dice(SplitMix);
+
+impl Dice {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0.word() % end.max(1)
+    }
+
+    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,108 @@
+//! What the ranks of a seeded job leave: dumps as PyTorch's flight recorder writes them as JSON, with stacks, and a launcher's log.
+
+use super::jobs::{Fault, SeededJob};
+use super::run::{Made, Ran};
+use super::{Dice, Files};
+use crate::model::{Message, State};
+use serde_json::{Value, json};
+
+/// When jobs start, in nanoseconds since 1970.
+const START: i64 = 1_790_000_000_000_000_000;
+/// The most entries of a dump.
+const ENTRIES: usize = 2000;
+
+/// The rank of a file that is a dump.
+pub(super) fn rank_of(name: &str) -> Option<u32> {
+    name.strip_prefix("nccl_trace_rank_")?.parse().ok()
+}
+
+/// The files of a job's ranks.
+pub(super) fn files(job: &SeededJob, fault: Fault, rank: u32, ran: &Ran, dice: &mut Dice) -> Files {
+    let dead = |of: u32| match fault {
+        Fault::Died | Fault::Silent => of == rank,
+        Fault::LostNode => of == rank || of == rank + 1,
+        _ => false,
+    };
+    let mut files = Files::new();
+    // In some jobs the hosts' clocks differ by hours.
+    let differ = dice.below(4) == 0;
+    for of in (0..job.ranks).filter(|of| !dead(*of)) {
+        let clock = START + if differ { (dice.below(14_400) as i64 - 7_200) * 1_000_000_000 } else { 0 };
+        let fault = (of == rank).then_some(fault);
+        files.push((
+            format!("nccl_trace_rank_{of}"),
+            clock + ran.written,
+            dump(job, of, fault, ran, clock).to_string(),
+        ));
+    }
+    let log = match fault {
+        Fault::Died => {
+            format!("[0]:\n  rank      : {rank} (local_rank: {rank})\n  exitcode  : -9 (pid: 4711)\n")
+        }
+        Fault::Network => {
+            format!("node1:4711:4712 [0] NET/IB : Got completion from peer with error 12, rank {rank}\n")
+        }
+        Fault::LostNode => {
+            let missing = |rank: u32| json!({"rank": rank, "host": "10.0.0.7", "status": {"unresponsive": true, "considered_dead": false}});
+            let report = json!({"nccl_version": "2.29.7", "communicators": [{"hash": "0x1", "size": job.ranks, "ranks": [], "missing_ranks": [missing(rank), missing(rank + 1)]}]});
+            files.push(("ras.json".into(), START + ran.written, report.to_string()));
+            return files;
+        }
+        _ => return files,
+    };
+    files.push(("launcher.log".into(), START + ran.written, log));
+    files
+}
+
+fn dump(job: &SeededJob, rank: u32, fault: Option<Fault>, ran: &Ran, clock: i64) -> Value {
+    let members = |number: usize| {
+        let mut members = job.groups[number].2.clone();
+        if fault == Some(Fault::GroupOfOtherRanks) && number == 0 {
+            let spare = members.iter().rposition(|member| *member != rank).unwrap_or(0);
+            members.remove(spare);
+        }
+        members
+    };
+    let own = |(_, (.., members)): &(usize, &(String, &str, Vec<u32>))| members.contains(&rank);
+    let groups = job.groups.iter().enumerate().filter(own).map(|(number, (name, desc, _))| {
+        (name.clone(), json!({"name": name, "desc": desc, "ranks": format!("{:?}", members(number))}))
+    });
+    let config: serde_json::Map<String, Value> = groups.collect();
+    let made = &ran.made[rank as usize];
+    let from = made.len().saturating_sub(ENTRIES);
+    let entries: Vec<Value> = made
+        .iter()
+        .enumerate()
+        .skip(from)
+        .map(|(number, call)| entry(job, number, call, ran.limit_ms, clock))
+        .collect();
+    json!({"version": "2.10", "comm_lib_version": "2.29.7", "pg_config": config, "pg_status": {}, "entries": entries})
+}
+
+fn entry(job: &SeededJob, number: usize, call: &Made, limit_ms: i64, clock: i64) -> Value {
+    let act = &call.act;
+    let (name, desc, _) = &job.groups[act.group];
+    let ends = match act.message {
+        Some(Message::SendTo(peer)) => format!(" ?->{peer}"),
+        Some(Message::ReceiveFrom(peer)) => format!(" ?<-{peer}"),
+        None => String::new(),
+    };
+    let state = match call.state {
+        State::Called => "scheduled",
+        State::Started | State::Failed => "started",
+        State::Done => "completed",
+    };
+    let time = |known: bool, time: i64| if known { json!(clock + time) } else { json!(0) };
+    let p2p = act.message.is_some();
+    json!({
+        "record_id": number, "pg_id": act.group, "process_group": [name, desc], "is_p2p": p2p,
+        "collective_seq_id": if p2p { 0 } else { call.sequence + 1 }, "p2p_seq_id": if p2p { call.sequence + 1 } else { 0 }, "op_id": number + 1,
+        "profiling_name": format!("nccl:{}{ends}", act.name), "input_sizes": [[act.count]], "output_sizes": [[act.count]],
+        "input_dtypes": [act.dtype], "output_dtypes": [act.dtype], "state": state,
+        "time_created_ns": clock + call.called, "time_discovered_started_ns": time(call.state != State::Called, call.called),
+        "time_discovered_completed_ns": time(call.state == State::Done, call.ended),
+        "retired": matches!(call.state, State::Done | State::Failed), "timeout_ms": limit_ms,
+        "frames": [{"name": act.name, "filename": "/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 1},
+                   {"name": "step", "filename": "/job/train.py", "line": act.line}],
+    })
+}

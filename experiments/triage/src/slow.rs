@@ -1,0 +1,72 @@
+//! Who was waited for longest in operations that ended well.
+//!
+//! ```text
+//! rank 0   |  all_reduce .................. |
+//! rank 1            late    |  all_reduce . |     in the operation for the shortest time: it entered last
+//! rank 2     |  all_reduce ................ |
+//! ```
+//!
+//! If every rank needs every other rank's part, no rank finishes before the last has arrived, and all finish at about the same
+//! time. So a rank is late by the difference between the longest time in the operation and its own. This needs no common clock,
+//! which processes do not have.
+//!
+//! A rank that is stopped within an operation, after it has sent its part, is long in the operation as well, although no rank waited for
+//! it. So an operation counts only if half of the ranks stayed in it for long: in the next operation the others wait for the stopped
+//! rank.
+
+use crate::judge::of_group;
+use crate::model::{Job, State};
+use std::collections::BTreeMap;
+
+/// Operations in which every rank needs every other's part.
+const TOGETHER: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
+
+/// The rank that the others waited for longest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Straggler {
+    /// The rank that entered the operation last.
+    pub rank: u32,
+    /// The operation's number in its group.
+    pub sequence: u64,
+    /// The time between the first and the last rank, in nanoseconds.
+    pub late: i64,
+    /// All of this in a sentence.
+    pub said: String,
+}
+
+/// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and is in
+/// all their records, with times.
+pub fn straggler(job: &Job) -> Option<Straggler> {
+    let mut operations: BTreeMap<(u32, u64), Vec<(i64, u32, u32)>> = BTreeMap::new();
+    for (rank, log) in &job.logs {
+        for op in log
+            .ops
+            .iter()
+            .filter(|op| op.state == State::Done && op.message.is_none() && op.called > 0 && op.ended > 0)
+        {
+            let together = |name: &str| TOGETHER.iter().any(|known| name.starts_with(known));
+            if job.calls.get(op.call).is_some_and(|call| together(&call.name)) {
+                operations.entry((op.group, op.sequence)).or_default().push((
+                    op.ended - op.called,
+                    *rank,
+                    op.call,
+                ));
+            }
+        }
+    }
+    let whole = operations
+        .into_iter()
+        .filter(|((group, _), stays)| stays.len() == job.groups[*group as usize].members.len());
+    let found = whole.filter_map(|((group, sequence), mut stays)| {
+        stays.sort_unstable();
+        let [(short, rank, call), .., (long, first, _)] = stays[..] else { return None };
+        let (half, late) = (stays[stays.len() / 2].0 - short, long - short);
+        let (of, call) = (of_group(job, group), job.calls.get(call)?);
+        let said = format!(
+            "rank {rank} was waited for longest: about {:.3} ms by rank {first}, in operation {sequence}{of}, {call}",
+            late as f64 / 1e6
+        );
+        Some((half, Straggler { rank, sequence, late, said }))
+    });
+    found.max_by_key(|(half, _)| *half).map(|(_, straggler)| straggler)
+}
