@@ -51,9 +51,10 @@ pub(super) struct Route {
 }
 
 impl Route {
-    /// The members whose results have the block.
-    pub fn members(self) -> impl Iterator<Item = u32> {
-        (self.first..self.end).filter(move |member| Some(*member) != self.except)
+    /// The members among `within` whose results have the block.
+    pub fn members(self, within: &Range<u32>) -> impl Iterator<Item = u32> + use<> {
+        let Route { first, end, except, .. } = self;
+        (first.max(within.start)..end.min(within.end)).filter(move |member| Some(*member) != except)
     }
 }
 

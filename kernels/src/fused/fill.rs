@@ -67,10 +67,12 @@ impl Typed for Fill<'_> {
         let (slots, _) = scratch.split_at_mut(exchange.slots * BLOCK / size_of::<T>());
         let mut work = Block { isa, op: exchange.op, slots };
         let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.members);
+        // A member that computes its own result only must not look for the results of all others in every route.
+        let has_result = |place: &Place| !place.base.is_null();
+        let last = results.iter().rposition(has_result).map_or(0, |last| last as u32 + 1);
+        let within = results.iter().position(has_result).map_or(last, |first| first as u32)..last;
         for route in exchange.routes() {
-            let to = || {
-                route.members().map(|member| results[member as usize]).filter(|place| !place.base.is_null())
-            };
+            let to = || route.members(&within).map(|member| results[member as usize]).filter(has_result);
             let from = route.from;
             let Some(one) = to().map(|place| place.at(route.block, 0)).next() else { continue };
             let mut at = range.start;

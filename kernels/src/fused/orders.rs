@@ -74,8 +74,12 @@ impl SyncSegment {
         Waker { rung: &self.rung, sleepers: &self.sleepers }
     }
 
+    /// The wait of a member that has announced its arrival.
     fn until(&self, ready: impl Fn() -> bool) {
         let waker = self.waker();
+        if waker.is_last(&ready) {
+            return;
+        }
         loop {
             let sleeper = waker.listen();
             if ready() {
@@ -104,7 +108,6 @@ fn a_gate_is_open_for_all_or_given_up_by_all_and_nobody_sleeps_on() {
                 let wanted = members as u64;
                 let impatient = thread_rng().gen_bool(0.3);
                 sync_segment.gate.count();
-                sync_segment.waker().wake();
                 if impatient && give_up(&sync_segment.gate, wanted) == Gate::GivenUp {
                     sync_segment.waker().wake();
                     return Gate::GivenUp;
@@ -131,7 +134,6 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
                     let put = |member: u64| if number % 2 == 1 { number * 10 + member } else { sum + member };
                     data.set(put(me as u64));
                     flag.set(number);
-                    sync_segment.waker().wake();
                     let slot = |member: usize| &sync_segment.slots[member][number as usize & 1];
                     sync_segment.until(|| (0..members).all(|member| slot(member).0.get() == number));
                     for member in 0..members {

@@ -111,13 +111,26 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
         self.wake_sleepers();
     }
 
-    /// Wakes the members that are seen to sleep; may miss a member that is about to sleep, so a call of `wake` must follow.
     #[inline]
-    pub fn wake_sleepers(&self) {
+    fn wake_sleepers(&self) {
         if self.sleepers.get() > 0 {
             self.rung.count();
             self.rung.wake();
         }
+    }
+
+    /// Whether the members' common condition holds, for a member that has announced its arrival; if so, wakes all sleeping members. If all
+    /// members call this or, once they see the condition, [`Waker::wake`], none sleeps on.
+    #[inline]
+    pub fn is_last(&self, ready: impl FnOnce() -> bool) -> bool {
+        // Of the fences of all members, the last one follows all arrivals. Its member sees them, and each member that has fallen asleep
+        // before; a member that falls asleep later sees all arrivals.
+        fence();
+        let last = ready();
+        if last {
+            self.wake_sleepers();
+        }
+        last
     }
 
     /// Registers a sleeper: any wake from now on ends [`Sleeper::sleep`]. Check the condition after this call, before sleeping.

@@ -204,12 +204,6 @@ impl SyncSegment {
         Slot { flag: self.word(at), label: self.word(at + 8), data }
     }
 
-    /// Wakes the members that are seen to sleep; a member that is about to sleep may be missed.
-    #[inline]
-    pub(super) fn wake_sleepers(&self) {
-        self.waker().wake_sleepers();
-    }
-
     /// Wakes every sleeping member, so that each consults its wait policy.
     pub fn wake(&self) {
         self.waker().wake();

@@ -424,6 +424,30 @@ fn a_sleeping_member_is_woken_and_calls_its_wait_policy() {
     });
 }
 
+/// Regression: every arrival woke all members that slept, so that 1,000 members on two cores were woken 1,000 times each.
+#[test]
+fn only_the_last_arrival_wakes_the_members_that_sleep() {
+    const MEMBERS: u32 = 8;
+    let sync_segment = Arc::new(SyncSegment::new(MEMBERS, 1024, Pace { looks: 1, yields: 1 }));
+    let asleep = || sync_segment.waker().sleepers.load(std::sync::atomic::Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        for me in 0..MEMBERS {
+            let sync_segment = sync_segment.clone();
+            scope.spawn(move || {
+                let mut data = [0i64; 4];
+                let buffers = CallBuffers::InPlace(bytemuck::cast_slice_mut(&mut data));
+                Member::new(sync_segment, me)
+                    .run(0, &sums(MEMBERS, 4), buffers, &mut deadline(20_000))
+                    .unwrap();
+            });
+            while me + 1 < MEMBERS && asleep() <= me {
+                std::thread::yield_now();
+            }
+        }
+    });
+    assert_eq!(sync_segment.waker().rung.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
 #[test]
 #[should_panic(expected = "cover a source to its end")]
 fn formulas_must_cover_their_source() {
