@@ -39,6 +39,7 @@ pub mod training;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm};
 use allfold_trainer::own::OwnParts;
+use rustix::process::{Resource, getrlimit};
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,14 +63,29 @@ pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
     say_in_one_line_that_no_thread_starts();
     let added = registry::add(own).map_err(CommandError::usage);
     let added = added.and_then(|()| allfold_trainer::own::add(training).map_err(CommandError::usage));
-    ExitCode::from(ended(added.and_then(|()| commands::dispatch::run())))
+    ExitCode::from(ended(on_enough_stack(|| added.and_then(|()| commands::dispatch::run()))))
 }
 
 /// Runs the command with these words after its name, for a program in another language. Prints, and returns the exit code.
 /// `program` is the command that starts such a process again: a program and its first arguments.
 pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
     allfold_launch::start_by(program);
-    ended(allfold_cli::invocation::with_words(words, commands::dispatch::run))
+    ended(on_enough_stack(|| allfold_cli::invocation::with_words(words, commands::dispatch::run)))
+}
+
+/// Bytes of stack that a command may use: as many as the first thread of a program usually has.
+const STACK: usize = 8 << 20;
+
+/// Runs a command, on a thread of its own where the stack of the first thread is limited to less than [`STACK`] (`ulimit -s`).
+fn on_enough_stack(run: impl FnOnce() -> CommandResult + Send) -> CommandResult {
+    if getrlimit(Resource::Stack).current.is_none_or(|bytes| bytes >= STACK as u64) {
+        return run();
+    }
+    std::thread::scope(|threads| {
+        let thread = std::thread::Builder::new().name("main".into()).stack_size(STACK);
+        let thread = thread.spawn_scoped(threads, run).map_err(CommandError::run)?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Begins the log of this project's crates on standard error, as `ALLFOLD_LOG` says, for a program that runs no command.

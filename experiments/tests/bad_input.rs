@@ -389,7 +389,7 @@ fn unread(args: &[&str]) {
     drop(reader);
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_allfold"));
     let output = command.args(args).stdout(writer).output().unwrap();
-    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{args:?}");
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(141), &b""[..]), "{args:?}");
 }
 
 #[test]

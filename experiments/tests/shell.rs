@@ -3,8 +3,106 @@
 
 mod common;
 
-use common::{allfold, said};
+const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+const RUN: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/h100x8_xxrjun_reduce_scatter.json");
+
+use common::{allfold, folder, said};
 use std::process::Command;
+
+/// A short run of every command. RUN, RECORDS and FLIGHT are files that the commands read, MLP a configuration, OUT a folder.
+const RUNS: [&str; 19] = [
+    "verify barrier --ranks 1..4",
+    "show all_reduce --algo ring --ranks 2",
+    "bench barrier --backend threads --ranks 2 -n 1 -w 0",
+    "simulate all_reduce --topology switch --ranks 4 -b 8 -e 8",
+    "faults --schedules 1",
+    "train --config MLP --steps 1",
+    "compare --config MLP --ranks 2 --strategies ddp --modeled-only",
+    "data list",
+    "scale --config MLP --ranks 2 --modeled-only",
+    "machines",
+    "report --from RECORDS --out OUT",
+    "launch -n 1 -- echo text",
+    "validate RUN",
+    "diff RECORDS RECORDS",
+    "calibrate RUN --prior published --out OUT/fitted.toml",
+    "doctor",
+    "triage FLIGHT",
+    "completions bash",
+    "man",
+];
+
+/// No command succeeds after its output was lost, and neither does its help: what is closed from the start is an error in one line, and
+/// a reader that closes the output ends the command as SIGPIPE ends other programs.
+#[test]
+fn no_command_succeeds_whose_output_is_lost() {
+    let folder = folder();
+    let place = |name: &str| folder.path().join(name).display().to_string();
+    let [records, out] = [place("records.jsonl"), place("out")];
+    said(&[
+        "simulate",
+        "all_reduce",
+        "--topology",
+        "switch",
+        "--ranks",
+        "2",
+        "-b",
+        "8",
+        "-e",
+        "8",
+        "--json",
+        &records,
+    ]);
+    std::fs::create_dir(&out).unwrap();
+    let train = ["train", "--config", MLP, "--steps", "100000", "--set", "training.epochs=100000"];
+    let launch = ["launch", "-n", "2", "--log-dir", &place("flight"), "--"];
+    let fails = [&launch[..], &train[..]].concat();
+    let failed =
+        Command::new(env!("CARGO_BIN_EXE_allfold")).args(fails).env("ALLFOLD_TIMEOUT", "0.001").output();
+    assert_ne!(failed.unwrap().status.code(), Some(0));
+    let mut left = commands();
+    for run in RUNS {
+        let name = run.split(' ').next().unwrap();
+        left.retain(|command| command != name);
+        let words = run.split(' ').map(|word| match word {
+            "MLP" => MLP.into(),
+            "RUN" => RUN.into(),
+            "RECORDS" => records.clone(),
+            "FLIGHT" => place("flight"),
+            word => word.replace("OUT", &out),
+        });
+        let run: Vec<String> = words.collect();
+        for args in [run, vec![name.into(), "--help".into()]] {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut unread = Command::new(env!("CARGO_BIN_EXE_allfold"));
+            let output = unread.args(&args).stdout(writer).output().unwrap();
+            assert_eq!(
+                (output.status.code(), &output.stderr[..]),
+                (Some(141), &b""[..]),
+                "{args:?}: {output:?}"
+            );
+            let script = ["-c", "exec \"$0\" \"$@\" >&-", env!("CARGO_BIN_EXE_allfold")];
+            let output = Command::new("sh").args(script).args(&args).output().unwrap();
+            let line = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {line}");
+            assert!(line.contains("output cannot be written: Bad file descriptor"), "{args:?}: {line}");
+        }
+    }
+    assert_eq!(left, [""; 0], "give each command a short run in RUNS");
+}
+
+/// Regression: with little stack every command overflowed it.
+#[test]
+fn a_command_runs_with_a_small_limit_of_stack() {
+    for args in ["--help", "verify barrier --ranks 1..4", "launch -n 2 -- train --config MLP --steps 1"] {
+        let args = args.replace("MLP", MLP);
+        let script = format!("ulimit -s 64; exec {} {args}", env!("CARGO_BIN_EXE_allfold"));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args}: {output:?}");
+    }
+}
 
 /// A command whose text or records find no standard output fails instead of losing them.
 #[test]

@@ -5,11 +5,11 @@
 //! 1  a check failed, or a run did
 //! 2  a wrong flag, file or value
 //! 65 a run failed, and another start would fail in the same way: it diverged
+//! 141 the reader of the output has closed it: 128 + SIGPIPE, as a shell reports for a program that this signal ends
 //! ```
 
 use crate::printable::message;
 use std::fmt;
-use std::process::ExitCode;
 
 /// The error that ends a command: one line for the user, and an exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum CommandError {
     Launched(String, u8),
     /// A signal ended the run early: what is left of it, and the exit code that a shell reports for the signal.
     Interrupted(String, u8),
-    /// The reader of the output has closed it. Exit code 0, no message.
+    /// The reader of the output has closed it, and output is lost. Exit code 141, no message.
     Closed,
 }
 
@@ -56,18 +56,13 @@ impl CommandError {
     }
 
     /// The exit code of the process.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.code())
-    }
-
-    /// The exit code as a number.
     pub fn code(&self) -> u8 {
         match self {
             CommandError::Usage(_) => 2,
             CommandError::Lasting(_) => 65,
             CommandError::Check(_) | CommandError::Run(_) => 1,
             CommandError::Launched(_, code) | CommandError::Interrupted(_, code) => *code,
-            CommandError::Closed => 0,
+            CommandError::Closed => 128 + 13,
         }
     }
 }
@@ -138,6 +133,7 @@ impl From<allfold_launch::Error> for CommandError {
         match error {
             allfold_launch::Error::Usage(what) => CommandError::usage(what),
             allfold_launch::Error::Rank { text, code } => CommandError::Launched(text, code),
+            allfold_launch::Error::Closed => CommandError::Closed,
             error => CommandError::run(error),
         }
     }

@@ -8,7 +8,7 @@
 //! A record is appended in one write under a lock, so that concurrent runs can share a file: the file never holds half a
 //! record. A run that ends early leaves the records that it had made; a run that fails before its first record leaves no file.
 //! Any other file is replaced by renaming a complete new one over it. If the reader of the text closes it, a run with files to
-//! write continues without printing.
+//! write continues without printing, and fails at its end.
 
 pub use crate::files::{can_make_folder, folder, replace, replace_all, writable};
 
@@ -157,7 +157,7 @@ impl RunOutput {
             keeper.record(&self.lines());
         }
         self.recorder.close()?;
-        self.lost.filter(|lost| *lost != CommandError::Closed).map_or(Ok(()), Err)
+        self.lost.map_or(Ok(()), Err)
     }
 }
 

@@ -103,7 +103,7 @@ async fn node(mut job: LaunchJob, stdout: Box<dyn Write + Send>, pumps: Handle) 
         error = broken => Err(Error::run(format!("the launcher has failed: {error}"))),
     };
     guard.dismiss().await;
-    outcome.and_then(|()| agent.output.printer.lost().map_or(Ok(()), |why| Err(Error::run(why))))
+    outcome.and_then(|()| agent.output.printer.lost().map_or(Ok(()), Err))
 }
 
 /// Serves the rendezvous on node 0, and coordinates the launchers of all nodes.
@@ -347,8 +347,11 @@ impl Agent {
         if alone && restarts < self.job.max_restarts && cause.end.may_differ() {
             *again += 1;
             let how = cause.lost.map_or_else(|| cause.end.to_string(), |lost| lost.to_string());
+            let mut all: Vec<Rank> = failed.iter().map(|local| Rank(start.rank(*local).rank)).collect();
+            all.sort();
+            let which = if all.len() == 1 { "it".into() } else { Rank::list(&all) };
             self.output.printer.say(&format!(
-                "rank {rank} failed, {how}; starting it again ({} of {})",
+                "rank {rank} failed, {how}; starting {which} again ({} of {})",
                 restarts + 1,
                 self.job.max_restarts
             ));

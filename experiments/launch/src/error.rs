@@ -12,6 +12,9 @@ pub enum Error {
     /// The launcher itself failed.
     #[error("{0}")]
     Run(String),
+    /// The reader of the ranks' output has closed it, and output is lost.
+    #[error("the reader of the ranks' output has closed it")]
+    Closed,
     /// The job failed: by a rank, by a node that was lost or could not start its ranks, or by a signal.
     #[error("{text}")]
     Rank {

@@ -1,7 +1,10 @@
 //! What ranks print: whole lines with the rank in front, or a file for each rank and stream, or both.
 
+use crate::error::Error;
 use crate::said::Said;
+use allfold_collectives::Rank;
 use allfold_collectives::flight::Record;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -41,13 +44,17 @@ pub(super) struct Printed<'a> {
 pub(super) struct Printer {
     send: mpsc::Sender<Print>,
     pumps: Handle,
-    /// The first error of writing ranks' output, except that its reader has closed it.
-    lost: Arc<OnceLock<String>>,
+    /// The first error of writing ranks' output.
+    lost: Arc<OnceLock<std::io::Error>>,
 }
 
 #[derive(Debug)]
 enum Print {
     Bytes(Stream, Vec<u8>),
+    /// A rank's line that begins with `error: `.
+    Error(u32, Vec<u8>),
+    /// The launcher's own line.
+    Said(String),
     /// Answers once everything queued before it is written.
     Mark(oneshot::Sender<()>),
 }
@@ -56,19 +63,33 @@ impl Printer {
     /// `pumps`: the runtime of the tasks that pass on ranks' output.
     pub fn start(pumps: Handle, mut stdout: Box<dyn Write + Send>) -> std::io::Result<Printer> {
         let (send, mut pieces) = mpsc::channel(PRINTED);
-        let lost = Arc::<OnceLock<String>>::default();
+        let lost = Arc::<OnceLock<std::io::Error>>::default();
         let loses = lost.clone();
         std::thread::Builder::new().name("launch output".into()).spawn(move || {
+            // The ranks that have printed an error since the launcher's last line.
+            let mut errors: BTreeMap<Vec<u8>, Vec<Rank>> = BTreeMap::new();
             while let Some(piece) = pieces.blocking_recv() {
+                if matches!(piece, Print::Said(_) | Print::Mark(_)) {
+                    list_same(std::mem::take(&mut errors));
+                }
                 // The ranks continue after an error: the reader may have closed the output, or the launcher may no longer wait.
                 match piece {
                     Print::Bytes(Stream::Out, bytes) => {
                         let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
-                        if let Some(error) = written.err().filter(|why| why.kind() != ErrorKind::BrokenPipe) {
-                            loses.get_or_init(|| format!("the ranks' output cannot be written: {error}"));
+                        if let Err(error) = written {
+                            loses.get_or_init(|| error);
                         }
                     }
                     Print::Bytes(Stream::Err, bytes) => _ = std::io::stderr().write_all(&bytes),
+                    Print::Error(rank, line) => {
+                        let text = whole(rank, &line);
+                        let ranks = errors.entry(line).or_default();
+                        ranks.push(Rank(rank));
+                        if ranks.len() == 1 {
+                            _ = std::io::stderr().write_all(&text);
+                        }
+                    }
+                    Print::Said(line) => _ = writeln!(std::io::stderr(), "{line}"),
                     Print::Mark(done) => _ = done.send(()),
                 }
             }
@@ -76,9 +97,9 @@ impl Printer {
         Ok(Printer { send, pumps, lost })
     }
 
-    async fn print(&self, stream: Stream, bytes: Vec<u8>) {
+    async fn print(&self, piece: Print) {
         // The thread lives as long as there is a sender.
-        let _ = self.send.send(Print::Bytes(stream, bytes)).await;
+        let _ = self.send.send(piece).await;
     }
 
     /// The runtime of the tasks that pass on ranks' output.
@@ -88,12 +109,15 @@ impl Printer {
 
     /// Prints a line of the launcher's own on standard error. The line is dropped if too many lines wait already.
     pub fn say(&self, line: &str) {
-        let _ = self.send.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
+        let _ = self.send.try_send(Print::Said(line.into()));
     }
 
     /// Why output of ranks is lost, if it is.
-    pub fn lost(&self) -> Option<&String> {
-        self.lost.get()
+    pub fn lost(&self) -> Option<Error> {
+        self.lost.get().map(|error| match error.kind() {
+            ErrorKind::BrokenPipe => Error::Closed,
+            _ => Error::run(format!("the ranks' output cannot be written: {error}")),
+        })
     }
 
     /// Whether no output waits to be written.
@@ -107,6 +131,14 @@ impl Printer {
         if self.send.send(Print::Mark(done)).await.is_ok() {
             let _ = is_done.await;
         }
+    }
+}
+
+/// Prints the ranks, but the first, of each error that several have.
+fn list_same(errors: BTreeMap<Vec<u8>, Vec<Rank>>) {
+    for mut ranks in errors.into_values().filter(|ranks| ranks.len() > 1) {
+        ranks[1..].sort();
+        _ = writeln!(std::io::stderr(), "[{}] the same error", Rank::list(&ranks[1..]));
     }
 }
 
@@ -206,17 +238,26 @@ impl Sink {
                     let said =
                         format!("{path}: {error}; from here on the output of rank {rank} is printed here\n");
                     self.file = None;
-                    self.printer.print(Stream::Err, said.into_bytes()).await;
+                    self.printer.print(Print::Bytes(Stream::Err, said.into_bytes())).await;
                 }
             }
         }
-        let mut whole = format!("[rank {}] ", self.rank).into_bytes();
-        whole.extend(line);
-        if !whole.ends_with(b"\n") {
-            whole.push(b'\n');
-        }
-        self.printer.print(self.stream, whole).await;
+        let piece = match self.stream == Stream::Err && line.starts_with(b"error: ") {
+            true => Print::Error(self.rank, line.to_vec()),
+            false => Print::Bytes(self.stream, whole(self.rank, line)),
+        };
+        self.printer.print(piece).await;
     }
+}
+
+/// A line with the rank that wrote it in front.
+fn whole(rank: u32, line: &[u8]) -> Vec<u8> {
+    let mut whole = format!("[rank {rank}] ").into_bytes();
+    whole.extend(line);
+    if !whole.ends_with(b"\n") {
+        whole.push(b'\n');
+    }
+    whole
 }
 
 /// An empty file. A link of that name is replaced: it may lead to a file that is not ours to write.

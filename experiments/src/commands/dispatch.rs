@@ -23,7 +23,8 @@ use std::sync::{Arc, OnceLock};
     name = "allfold",
     version = version(),
     after_help = "Sizes are written 8, 64K, 1M, 1G (powers of two); rank counts 8, 1..64 or 1,2,4.\n\
-                  Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value, 65 a run diverged.\n\n\
+                  Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value, 65 a run diverged,\n\
+                  128 + N ended by signal N; so 141 where the reader of the output has closed it.\n\n\
                   Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
 )]
 pub struct Cli {
@@ -170,19 +171,20 @@ pub fn run() -> CommandResult {
 fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion if invocation::keeper().is_none() => {
+            RunOutput::open(None, None)?.check_text()?;
             error.print().and_then(|()| io::stdout().flush()).map_err(|error| unsaid(&error))
         }
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            let mut output = RunOutput::open(None, None)?;
-            output.say(error.render().to_string().trim_end())?;
-            output.close()
-        }
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+        kind @ (ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::MissingSubcommand
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand) => {
             let mut cli = Cli::command();
             cli.build();
             let within = words.first().and_then(|word| cli.find_subcommand_mut(word));
-            let help =
-                within.map(|command| command.render_help()).unwrap_or_else(|| Cli::command().render_help());
+            let help = match kind {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.render(),
+                _ => within.map_or_else(|| Cli::command().render_help(), |command| command.render_help()),
+            };
             let mut output = RunOutput::open(None, None)?;
             output.say(help.to_string().trim_end())?;
             output.close()

@@ -120,6 +120,24 @@ fn the_first_failure_is_told_with_its_rank_and_cause_and_returned() {
     assert_eq!(text(&output.stderr).lines().last(), Some("error: rank 1 failed first, killed by SIGKILL"));
 }
 
+#[test]
+fn an_error_that_several_ranks_have_is_printed_once_with_their_numbers() {
+    // Every rank ends after all have printed their lines: else the launcher would end some before.
+    let script = "echo error: no such file >&2; echo $RANK > $0/$RANK; \
+                  while [ $(ls $0 | wc -l) -lt 4 ]; do sleep 0.01; done; exit 2";
+    let folder = tempfile::tempdir().unwrap();
+    let said =
+        text(&end(launch(&["-n", "4", "--", "sh", "-c", script, folder.path().to_str().unwrap()])).stderr);
+    let (first, rest) = said.split_once(" error: no such file\n").unwrap();
+    let (same, last) = rest.split_once(" the same error\n").unwrap();
+    let numbers = |line: &str| line.chars().filter(char::is_ascii_digit).collect::<String>();
+    assert!(first.starts_with("[rank ") && same.starts_with("[ranks "), "{said}");
+    let mut ranks: Vec<char> = format!("{}{}", numbers(first), numbers(same)).chars().collect();
+    ranks.sort_unstable();
+    assert_eq!(ranks, ['0', '1', '2', '3'], "{said}");
+    assert!(last.starts_with("error: rank ") && last.ends_with("exited with 2: no such file\n"), "{said}");
+}
+
 /// The others wait for a rank that has exited with 0 until their timeout, and their error alone would blame the rank that gave up first.
 #[test]
 fn a_rank_that_exited_with_0_before_another_failed_over_it_is_named() {
