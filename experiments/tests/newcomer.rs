@@ -6,7 +6,7 @@ mod common;
 use allfold_sim::Device;
 use allfold_sim::machines::GpuRates;
 use allfold_sim::machines::presets::Preset;
-use common::{allfold, folder, records, said};
+use common::{allfold, folder, records, said, says};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -310,6 +310,11 @@ fn the_parts_of_a_gpu_s_memory_add_up_to_what_the_table_says() {
         let gib = |word: &str| -> f64 { word.parse().unwrap() };
         let (needed, sum) = (words[1], words[2..].iter().map(|word| gib(word)).sum::<f64>());
         assert!(words.len() == 5 && (sum / gib(needed) - 1.0).abs() < 1e-3, "{sum}: {line}");
+        // The record has the same classes.
+        let points = records(&[&flags[..], &[batch]].concat());
+        let held = points.iter().rfind(|record| record["kind"] == "scale").unwrap()["memory"].clone();
+        let activations = held["activations"].as_f64().unwrap() / f64::from(1 << 30);
+        assert!((activations - gib(words[3])).abs() < 1e-3, "{held}: {line}");
         let row = text.lines().find(|line| line.trim_start().starts_with("8 ")).unwrap();
         let most = row.trim_end_matches("no").trim_end().strip_suffix(" GiB").unwrap();
         assert!(most.ends_with(&format!(" {needed}")), "{text}");
@@ -317,6 +322,24 @@ fn the_parts_of_a_gpu_s_memory_add_up_to_what_the_table_says() {
         assert_eq!(text.matches(" GB").count(), 1, "{text}");
         assert_eq!(text.contains("its device has 74.506 GiB; the times ignore this limit"), !fits, "{text}");
     }
+}
+
+/// Regression: times beyond what a clock holds were printed as 0 us, or as those of another rate.
+#[test]
+fn steps_that_are_too_long_or_too_short_are_refused() {
+    for flags in [
+        "resnet50 --single-gpu-rate 1e-9",
+        "resnet50 --single-gpu-rate 1e-5",
+        "resnet50 --single-gpu-rate 1e12",
+        "resnet50 --input-rate 1e-9",
+        "vgg16 --batch 4294967296 --accumulate 4096 --accelerator L40S",
+    ] {
+        let args: Vec<&str> =
+            ["scale", "workload", "--ranks", "1"].into_iter().chain(flags.split(' ')).collect();
+        says(&args, &["less than 1 us or more than 11 days", "take another --batch"]);
+    }
+    let slow = said(&["scale", "workload", "resnet50", "--ranks", "1", "--single-gpu-rate", "1e-4"]);
+    assert!(slow.contains(" 640000.0 s "), "{slow}");
 }
 
 /// The help of `scale` gives the range of these ratios, and says whose memory each of both counts.

@@ -8,7 +8,7 @@ use allfold_prediction::{
     ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
     predict_workload,
 };
-use allfold_report::records::{Setup, SimulatedScale};
+use allfold_report::records::{RankMemory, Setup, SimulatedScale};
 use allfold_sim::machines::GpuRates;
 use allfold_sim::{Sharing, Topology};
 use allfold_trainer::workloads::{Precision, Workload};
@@ -50,6 +50,12 @@ impl WorkloadScaling {
             return Ok(None);
         }
         let prediction = self.predict(ranks, batch)?;
+        if !(1e-6..=1e6).contains(&prediction.time.total().as_secs()) {
+            return Err(CommandError::usage(format!(
+                "a step of {batch} samples on each rank takes less than 1 us or more than 11 days, which is not predicted; take another \
+                 --batch, --single-gpu-rate or --input-rate"
+            )));
+        }
         Ok(Some(SimulatedScale {
             setup: Setup {
                 backend: "modeled".into(),
@@ -67,10 +73,23 @@ impl WorkloadScaling {
             exchange: None,
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
-            memory: prediction.peak().map(held),
+            memory: prediction.peak().map(|peak| self.classes(held(peak), batch)),
             device_memory: Some(self.gpu.capacity_bytes()),
             engines: prediction.engines,
         }))
+    }
+
+    /// The memory of a rank at its peak, with what the backward pass of `batch` samples needs as activations. A prediction counts buffers of
+    /// activations that are free again among the gradients of activations.
+    fn classes(&self, peak: RankMemory, batch: usize) -> RankMemory {
+        let samples = batch.div_ceil(self.accumulate.max(1)) as u64;
+        let kept = self.workload.kept() * samples * self.precision.bytes();
+        let free = kept.saturating_sub(peak.activations).min(peak.activation_gradients);
+        RankMemory {
+            activations: peak.activations + free,
+            activation_gradients: peak.activation_gradients - free,
+            ..peak
+        }
     }
 
     /// Predicts the step of `ranks` ranks with `batch` samples each.

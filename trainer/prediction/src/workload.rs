@@ -97,15 +97,17 @@ pub fn predict_data_parallel(
     Ok(prediction)
 }
 
-/// The device's time relative to the roofline: 1000 thousandths, or in millionths the factor with which one device reaches the
+/// The device's time relative to the roofline: 1000 thousandths, or in billionths the factor with which one device reaches the
 /// measured rate.
 fn stretch(job: &WorkloadTraining<'_>) -> u128 {
     let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
-    let alone = Modeled::new(job, 1, 1_000_000).alone();
+    let alone = Modeled::new(job, 1, MEASURED).alone();
     let wanted = job.batch as f64 / measured * 1e12;
-    // The measured factor is in millionths, so that rounding does not matter.
-    (wanted / alone.0.max(1) as f64 * 1e6).clamp(1.0, 1e12) as u128
+    (wanted / alone.0.max(1) as f64 * MEASURED as f64).clamp(1.0, 1e18) as u128
 }
+
+/// The parts of one of a measured factor, so many that rounding does not matter.
+const MEASURED: u128 = 1_000_000_000;
 
 struct Modeled<'a> {
     job: &'a WorkloadTraining<'a>,
@@ -113,7 +115,7 @@ struct Modeled<'a> {
     /// The numbers of a sample, and of its output.
     inputs: usize,
     outputs: usize,
-    /// The stretch factor in thousandths, or with a measurement in millionths.
+    /// The stretch factor in thousandths, or with a measurement in billionths.
     stretch: u128,
 }
 
@@ -152,7 +154,7 @@ impl<'a> Modeled<'a> {
     }
 
     fn stretched(&self, time: Picos) -> Picos {
-        let scale = if self.job.measured.is_some() { 1_000_000 } else { 1000 };
+        let scale = if self.job.measured.is_some() { MEASURED } else { 1000 };
         Picos(u64::try_from(u128::from(time.0) * self.stretch / scale).unwrap_or(u64::MAX))
     }
 

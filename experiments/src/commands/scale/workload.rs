@@ -218,11 +218,10 @@ fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String
     let (memory, has) = (most.memory?, scaling.gpu.capacity_bytes());
     let samples = usize::try_from(most.batch).ok()?.div_ceil(scaling.accumulate.max(1));
     let model = memory.params + memory.gradients + memory.optimiser;
-    // The record of the peak counts buffers of activations that are free again in another class.
-    let activations = scaling.workload.kept() * samples as u64 * scaling.precision.bytes();
     let limit =
         if memory.exceeds(Some(has)) { " (MORE THAN IT HAS; the times ignore this limit)" } else { "" };
-    let rest = memory.total().saturating_sub(model + activations);
+    let activations = memory.activations;
+    let rest = memory.total() - model - activations;
     let [has, needed, model, activations, rest] =
         [has, memory.total(), model, activations, rest].map(|bytes| bytes as f64 / f64::from(1 << 30));
     Some(format!(
