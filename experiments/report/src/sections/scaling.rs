@@ -27,9 +27,10 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
 
     let answered = answered(&simulated);
     let fits = |point: &&SimulatedScale| point.excess().is_none();
-    let mut facts: Vec<(Question, Headline)> = answered.filter(fits).map(scaled).into_iter().collect();
+    let mut facts: Vec<(Question, Headline)> =
+        answered.filter(fits).map(|point| scaled(point, &simulated)).into_iter().collect();
     let largest = largest(&simulated).filter(|largest| Some(*largest) != answered);
-    facts.extend(largest.filter(fits).map(scaled));
+    facts.extend(largest.filter(fits).map(|point| scaled(point, &simulated)));
     facts.extend(answered.and_then(|answered| misfits(answered, &simulated)));
     facts.extend(slower(&measured, records.all::<MeasuringMachine>().first()));
     let off = scaling_curves::model_of_this_machine(&scaling_curves::pairs(&measured, &simulated));
@@ -78,7 +79,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             format::number(off)
         )
     });
-    let answer = answered.map(answer);
+    let answer = answered.map(|point| answer(point, &simulated));
     Ok(Some(Part { answer, facts, limits: limits.into_iter().collect(), section }))
 }
 
@@ -100,8 +101,26 @@ fn largest<'a>(simulated: &[&'a SimulatedScale]) -> Option<&'a SimulatedScale> {
     })
 }
 
+/// The points of the curve that `point` belongs to.
+fn curve<'a>(
+    point: &'a SimulatedScale,
+    simulated: &'a [&'a SimulatedScale],
+) -> impl Iterator<Item = &'a SimulatedScale> {
+    let same = |other: &&SimulatedScale| {
+        other.setup.kind() == point.setup.kind() && other.topology == point.topology
+    };
+    simulated.iter().copied().filter(same)
+}
+
+/// What the efficiency of a point is relative to, if that is not one rank: the fewest ranks that fit in memory.
+fn base(point: &SimulatedScale, simulated: &[&SimulatedScale]) -> String {
+    let fit = curve(point, simulated).filter(|other| other.excess().is_none());
+    let fewest = fit.map(|other| other.setup.ranks).min().filter(|ranks| *ranks > 1);
+    fewest.map_or_else(String::new, |ranks| format!(", relative to {ranks} ranks"))
+}
+
 /// The answer in a sentence.
-fn answer(point: &SimulatedScale) -> String {
+fn answer(point: &SimulatedScale, simulated: &[&SimulatedScale]) -> String {
     let (device, topology) = names::device_and_topology(&point.topology);
     let model = &point.setup.model;
     let who = match device {
@@ -125,10 +144,11 @@ fn answer(point: &SimulatedScale) -> String {
         .zip(point.device_memory)
         .map(|(memory, has)| format!(", and hold it ({} of {} GiB)", gib(memory.total()), gib(has)));
     format!(
-        "{who} would train {what} at {} {}/s, {} efficient{above}{}",
+        "{who} would train {what} at {} {}/s, {} efficient{}{above}{}",
         format::grouped(point.samples_per_s),
         names::samples(model),
         format::percent(point.efficiency),
+        base(point, simulated),
         memory.unwrap_or_default()
     )
 }
@@ -162,11 +182,8 @@ fn slower(measured: &[&MeasuredScale], machine: Option<&MeasuringMachine>) -> Op
 
 /// The points on the curve of `answered` that do not fit in memory.
 fn misfits(answered: &SimulatedScale, simulated: &[&SimulatedScale]) -> Option<(Question, Headline)> {
-    let same = |point: &&&SimulatedScale| {
-        point.setup.kind() == answered.setup.kind() && point.topology == answered.topology
-    };
     let unfit: Vec<_> =
-        simulated.iter().filter(same).filter_map(|p| Some((p.setup.ranks, p.excess()?))).collect();
+        curve(answered, simulated).filter_map(|p| Some((p.setup.ranks, p.excess()?))).collect();
     let (needed, has) = unfit.iter().map(|(_, excess)| *excess).max()?;
     let text = format!(
         "the {} by {} on {} of {}: a rank needs up to {}, and its device has {}",
@@ -180,9 +197,10 @@ fn misfits(answered: &SimulatedScale, simulated: &[&SimulatedScale]) -> Option<(
     Some(fact(Question::Scale, "does not fit in memory".into(), text, Some(false)))
 }
 
-fn scaled(point: &SimulatedScale) -> (Question, Headline) {
+fn scaled(point: &SimulatedScale, simulated: &[&SimulatedScale]) -> (Question, Headline) {
     let text = format!(
-        "predicted efficiency of training the {} by {} on {} of {}, {} {}/s",
+        "predicted efficiency{} of training the {} by {} on {} of {}, {} {}/s",
+        base(point, simulated),
         names::network(&point.setup.model),
         point.setup.strategy,
         format::counted(point.setup.ranks as usize, "rank"),
@@ -330,7 +348,7 @@ mod tests {
         let part = contents(&divided(&[16, 64, 128]));
         let answer = part.answer.unwrap();
         assert!(
-            answer.contains("by zero3 at 640 sequences/s, 100.0 % efficient, and hold it (68.5 of 74.5 GiB)"),
+            answer.contains("by zero3 at 640 sequences/s, 100.0 % efficient, relative to 64 ranks, and hold it (68.5 of 74.5 GiB)"),
             "{answer}"
         );
         let values: Vec<&str> = part.facts.iter().map(|(_, fact)| &*fact.value).collect();
