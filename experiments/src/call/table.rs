@@ -74,6 +74,14 @@ pub fn footer(collective: &str, wrong: Option<u64>, busbw: &[f64]) -> String {
     )
 }
 
+/// The line about how exact the measured times are.
+pub fn spread(records: &[MeasuredCollective]) -> String {
+    let shares = records.iter().map(|record| 100.0 * record.time_error_us / record.time_us);
+    let most = shares.filter(|share| *share > 0.0).fold(0.0, f64::max);
+    let errors = if most > 0.0 { format!("up to {most:.1} % of a time") } else { "N/A".into() };
+    format!("# Standard errors      : {errors}")
+}
+
 fn call(call: &CollectiveCall) -> String {
     let dtype = DType::ALL.iter().find(|d| d.name() == call.dtype).map_or("?", |&d| names::nccl_dtype(d));
     let op = call.op.as_deref().unwrap_or("none");

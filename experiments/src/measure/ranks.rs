@@ -34,6 +34,9 @@ pub struct Timing {
     pub registered: bool,
 }
 
+/// The most calls of one size that are timed where no more timings are asked for.
+const MOST_CALLS: u64 = 100_000;
+
 /// The result of one side of a table's row, in place or out of place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSide {
@@ -244,8 +247,9 @@ fn one_rank<T: Sample>(
     let rank = comm.rank();
     let mut buffers = Buffers::new(comm, choice, data, timing.registered);
     let mut times = Vec::new();
-    // Reading the clock takes some 40 ns, so one reading times several short calls.
-    let calls = ((64 << 10) / (data.count * size_of::<T>()).max(1024)).max(1) as u64;
+    // Reading the clock takes some 40 ns, so one reading times several short calls, unless there are many readings.
+    let short = ((64 << 10) / (data.count * size_of::<T>()).max(1024)).max(1) as u64;
+    let calls = short.min((MOST_CALLS / u64::from(timing.iterations)).max(1));
     if !timing.virtual_time {
         for _ in 0..timing.warmup {
             buffers.call(comm, choice, in_place)?;

@@ -169,6 +169,7 @@ impl GpuSweep<'_> {
     fn footer(&mut self) -> CommandResult {
         let busbw: Vec<f64> = self.records.iter().map(|record| record.busbw_gbps).collect();
         self.output.say(table::footer(self.bench.choice.collective.name(), self.wrong(), &busbw))?;
+        self.output.say(table::spread(&self.records))?;
         let mut lines: Vec<String> = self.records.iter().map(identity).collect();
         lines.dedup();
         lines.iter().try_for_each(|line| self.output.say(line))?;

@@ -5,7 +5,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_collectives::Collective;
 use allfold_collectives::tcp::duplex;
-use allfold_report::records::{Limit, MeasuredCollective};
+use allfold_report::records::MeasuredCollective;
 
 /// The size at which the machine's limit is measured: the largest of the sweep from 1 MiB to 64 MiB (which takes little time); if
 /// there is none, 1 MiB for a sweep of smaller sizes, else 64 MiB.
@@ -27,11 +27,37 @@ pub fn of_memory(
 ) -> CommandResult {
     let (size, threads) = (size_of(sizes), ranks.min(cores()));
     let mut limit = machine_limits::measure(threads, size)?;
+    let mut line = format!(
+        "# Limit, measured in this run over {} threads: copy {:.2} GB/s, a += b {:.2} GB/s",
+        limit.threads, limit.copy_gbps, limit.reduce_gbps
+    );
     if collective == Collective::AllReduce && ranks > 1 {
-        limit.fused_gbps = Some(machine_limits::fused(threads, ranks, size)?);
+        let same = records.iter().filter(|record| record.call.bytes == size).map(|record| record.algbw_gbps);
+        let reached = same.reduce(f64::max);
+        let fused = least(reached, || machine_limits::fused(threads, ranks, size))?;
+        limit.fused_gbps = Some(fused);
+        line.push_str(&format!(", all-reduce {fused:.2} GB/s"));
+        if let Some(reached) = reached {
+            let share = 100.0 * reached / fused;
+            line.push_str(&format!("; algbw of {reached:.2} GB/s at that size is {share:.0} % of it"));
+        }
     }
     output.record(&limit)?;
-    output.say(line(&limit, records))
+    output.say(line)
+}
+
+/// A limit in GB/s that is not below what calls have `reached`. It is measured again where it is below, as on a machine that was busy
+/// during the measurement.
+fn least(reached: Option<f64>, mut measure: impl FnMut() -> CommandResult<f64>) -> CommandResult<f64> {
+    const TRIES: usize = 5;
+    let mut limit = 0.0f64;
+    for _ in 0..TRIES {
+        limit = limit.max(measure()?);
+        if reached.is_none_or(|reached| reached <= limit) {
+            break;
+        }
+    }
+    Ok(reached.unwrap_or(limit).max(limit))
 }
 
 /// Measures how fast sockets carry data, and prints what share of that rate the calls reached.
@@ -47,40 +73,32 @@ pub fn of_sockets(
 ) -> CommandResult {
     let size = size_of(sizes);
     let each = (size as f64 * collective.bus_factor(ranks)) as usize;
-    let seconds = duplex(ranks, each).map_err(CommandError::run)?;
-    let alone = each as f64 / seconds / 1e9;
-    let mut line = format!("# sockets alone: {alone:.2} GB/s each way at once");
     let same = records.iter().filter(|record| record.call.bytes == size).map(|record| record.busbw_gbps);
-    if let Some(busbw) = same.reduce(f64::max) {
+    let reached = same.reduce(f64::max);
+    let measure =
+        || duplex(ranks, each).map(|seconds| each as f64 / seconds / 1e9).map_err(CommandError::run);
+    let alone = least(reached, measure)?;
+    let mut line = format!("# sockets alone: {alone:.2} GB/s each way at once");
+    if let Some(busbw) = reached {
         line.push_str(&format!("; busbw {busbw:.2} GB/s at that size = {:.0} %", 100.0 * busbw / alone));
     }
     output.say(line)
 }
 
-fn line(limit: &Limit, records: &[MeasuredCollective]) -> String {
-    let mut line = format!(
-        "# Limit, measured in this run over {} threads: copy {:.2} GB/s, a += b {:.2} GB/s",
-        limit.threads, limit.copy_gbps, limit.reduce_gbps
-    );
-    let all_reduce = records.iter().filter(|r| {
-        r.call.collective == Collective::AllReduce.name() && r.call.ranks > 1 && r.call.bytes == limit.bytes
-    });
-    if let Some(best) = all_reduce.max_by(|a, b| a.algbw_gbps.total_cmp(&b.algbw_gbps)) {
-        if let Some(fused) = limit.fused_gbps {
-            line.push_str(&format!(
-                ", all-reduce {fused:.2} GB/s; algbw of {:.2} GB/s at that size is {:.0} % of it",
-                best.algbw_gbps,
-                best.algbw_gbps / fused * 100.0
-            ));
-            return line;
-        }
-        let share = best.algbw_gbps * f64::from(best.call.ranks - 1) / limit.reduce_gbps;
-        line.push_str(&format!(
-            "; algbw of {:.2} GB/s at that size adds {} buffers, {:.0} % of it",
-            best.algbw_gbps,
-            best.call.ranks - 1,
-            share * 100.0
-        ));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_not_below_what_was_reached() {
+        let measured = |reached, values: &[f64]| {
+            let mut left = values.iter();
+            let limit = least(reached, || Ok(*left.next().unwrap_or(&0.0))).unwrap();
+            (limit, left.len())
+        };
+        assert_eq!(measured(None, &[3.0, 9.0]), (3.0, 1));
+        assert_eq!(measured(Some(2.0), &[3.0, 9.0]), (3.0, 1));
+        assert_eq!(measured(Some(8.0), &[1.0, 9.0, 10.0]), (9.0, 1), "measured again");
+        assert_eq!(measured(Some(8.0), &[1.0, 2.0]), (8.0, 0), "the machine stays busy");
     }
-    line
 }

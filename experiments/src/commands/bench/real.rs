@@ -82,6 +82,7 @@ impl Sweep<'_> {
         let wrong: Option<u64> = records.iter().map(|record| record.wrong_elements).sum();
         let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
         self.output.say(table::footer(name, wrong, &busbw))?;
+        self.output.say(table::spread(&records))?;
         let mut lines: Vec<String> = records.iter().map(identity).collect();
         lines.dedup();
         lines.iter().try_for_each(|line| self.output.say(line))?;
