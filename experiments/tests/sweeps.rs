@@ -246,3 +246,14 @@ fn every_file_that_a_curve_of_a_workload_writes_is_named() {
     let text = said(&[&scale[..], &["--plot", &plot, "--html", &page]].concat());
     assert!(text.contains(&format!("plot: {plot}\n")) && text.contains(&format!("page: {page}\n")), "{text}");
 }
+
+#[test]
+fn a_version_of_nccl_that_is_newer_than_all_known_rules_is_a_note() {
+    let call = ["simulate", "all_reduce", "--topology", "dgx-a100", "--ranks", "8", "-b", "8", "-e", "8"];
+    let notes = |version: &str| {
+        let flags = ["--algo", "nccl", "--nccl-version", version];
+        String::from_utf8(allfold(&[&call[..], &flags].concat()).stderr).unwrap()
+    };
+    assert!(notes("99.99").contains("note: NCCL 99.99 is newer than NCCL 2.29"), "{}", notes("99.99"));
+    assert!(!notes("2.29").contains("newer"));
+}

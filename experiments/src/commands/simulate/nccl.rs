@@ -51,6 +51,9 @@ pub struct NcclArgs {
 const LEGEND: &str = "# Three predictions. Table: the call's messages simulated on the machine's links. physical: the longest chain and the narrowest link of
 # these messages, fitted to published runs; README's table of accuracy is about this one. closed-form: the estimate of NCCL's own tuner, unfitted.";
 
+/// The newest version whose rules the model has.
+const NEWEST: (u32, u32) = (2, 29);
+
 /// The name in `--algo` that selects NCCL's own choice.
 pub const NAME: &str = "nccl";
 
@@ -94,6 +97,11 @@ fn version(text: &str) -> Result<(u32, u32), String> {
 /// NCCL's tuner does not cover.
 pub fn machine(sweep: &SweepArgs, topology: &str, args: &NcclArgs) -> CommandResult<NcclMachine> {
     NcclMachine::tuned(sweep.collective)?;
+    if let Some((major, minor)) = args.nccl_version.filter(|version| *version > NEWEST) {
+        tracing::info!(
+            "NCCL {major}.{minor} is newer than NCCL 2.29, whose rules are the newest that are known and are used"
+        );
+    }
     let options = NcclOptions {
         overrides: args.overrides()?,
         library: args.library(),

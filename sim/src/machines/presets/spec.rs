@@ -11,6 +11,7 @@
 use crate::machines::node::Fabrics;
 use crate::quantity::Bandwidth;
 use crate::{Error, Result, suggest};
+use std::collections::BTreeSet;
 
 /// The parts of the text that a user wrote after `--topology`.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +60,12 @@ impl Spec {
             machine: None,
             fabrics: Fabrics::FLAT,
         };
+        let mut given = BTreeSet::new();
         for part in parts {
+            let name = part.split('=').next().unwrap_or(part);
+            if !given.insert(name) {
+                return Err(Error::Topology(format!("`{text}` gives {name} twice; give it once")));
+            }
             spec.option(part)?;
         }
         Ok(spec)

@@ -207,6 +207,7 @@ fn what_is_wrong_is_said() {
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
         ("dgx-a100,rails=maybe", "rails=on or rails=off"),
         ("dgx-a100,devices=9", "has 8 devices a node, not 9"),
+        ("dgx-a100,nics=4,devices=4,nics=8", "gives nics twice; give it once"),
         ("dgx-a100,devices=4,nics=3", "4 devices cannot share 3 NICs evenly"),
     ] {
         let error = Topology::named(text, 16).unwrap_err().to_string();
