@@ -113,6 +113,9 @@ fn records_of_validate_become_a_page_and_are_compared_with_simulated_ones() {
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let run = written(folder.path(), "run.log", &log(&["n1"], "NVIDIA H100 80GB HBM3"));
     let (validated, simulated, page) = (path("validated.jsonl"), path("simulated.jsonl"), path("page"));
+    let hint = "`allfold validate LOG --topology NAME --json FILE` makes records";
+    common::says(&["report", "--from", &run, "--out", &page], &["run.log: line 1: no JSON record", hint]);
+    common::says(&["diff", &run, &run], &[hint]);
     said(&["validate", &run, "--json", &validated]);
     said(&["report", "--from", &validated, "--out", &page]);
     let html = fs::read_to_string(Path::new(&page).join("report.html")).unwrap();

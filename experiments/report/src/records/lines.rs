@@ -79,7 +79,9 @@ impl Records {
         let records = lines.map(|(at, line)| {
             let value: Value = serde_json::from_str(line).map_err(|e| {
                 let (line, column) = (at + 1, e.column());
-                format!("line {line}: no JSON record: it is no JSON at column {column}; a record is one line, {{\"schema\":{SCHEMA},..}}")
+                let log = ["busbw", "bus_bw"].iter().any(|name| text.contains(name)) && !text.contains("\"schema\"");
+                let hint = if log { "; of nccl-tests' output `allfold validate LOG --topology NAME --json FILE` makes records" } else { "" };
+                format!("line {line}: no JSON record: it is no JSON at column {column}; a record is one line, {{\"schema\":{SCHEMA},..}}{hint}")
             })?;
             numbers(&value).map_err(|why| format!("line {}: {why}", at + 1))?;
             match value.get("schema").and_then(Value::as_u64) {
