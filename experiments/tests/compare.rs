@@ -351,4 +351,17 @@ fn a_step_of_too_many_messages_is_predicted_without_them() {
         assert!(record["step_us"].as_f64().unwrap() > 0.0 && record["memory"]["params"].as_u64() > Some(0));
         assert!(record["weights_hash"].is_null(), "--predicted-only computes nothing: {record}");
     }
+    let gpt2 = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/gpu/gpt2.toml");
+    let broadcasts = records(&[
+        "compare",
+        "--config",
+        gpt2,
+        "--ranks",
+        "64",
+        "--strategies",
+        "data_parallel",
+        "--predicted-only",
+    ]);
+    let record = broadcasts.into_iter().find(|record| record["kind"] == "compare").unwrap();
+    assert_eq!(record["bytes_sent"].as_array().map_or(0, Vec::len), 0, "{record}");
 }
