@@ -166,9 +166,8 @@ pub fn run(args: &Args) -> CommandResult {
     topology.notes().iter().for_each(|note| tracing::info!("{note}"));
     if modeled && args.ranks > MOST_SERVED {
         return Err(CommandError::usage(format!(
-            "every message is predicted, of {MOST_SERVED} ranks at most, and there are {0}; give fewer, or predict each strategy by `allfold scale --config {1} --strategy NAME --ranks {0} --modeled-only`",
-            args.ranks,
-            args.config.display()
+            "every message is predicted, of {MOST_SERVED} ranks at most, and there are {0}; give fewer, or predict each strategy by `allfold scale --config FILE --strategy NAME --ranks {0} --modeled-only`",
+            args.ranks
         )));
     }
     memory::threads(args.ranks)?;
