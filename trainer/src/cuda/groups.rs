@@ -233,15 +233,8 @@ impl<'a> GpuGroups<'a> {
 
     /// Waits until `queue` has finished all its work; polls NCCL for failures on the communicators of all groups.
     pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
-        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, serving, copies, .. } =
-            self;
-        let shared = [&mut self.context, &mut self.experts, &mut self.expert_replicas];
-        let mut others: Vec<&mut DeviceGroup<'a>> = [data, shard, replicas, pipeline, tensor]
-            .into_iter()
-            .chain(shared)
-            .chain(copies)
-            .flatten()
-            .collect();
+        let GpuGroups { world, axes, messages, serving, copies, .. } = self;
+        let mut others: Vec<&mut DeviceGroup<'a>> = axes.iter_mut().chain(copies).flatten().collect();
         let mut messages: Vec<_> = messages.iter_mut().chain(serving.iter_mut().flatten()).collect();
         world.wait_watching(queue, what, &mut || {
             others.iter_mut().try_for_each(|group| group.poll(what))?;

@@ -125,7 +125,7 @@ fn keys_that_held_their_units_are_answered_with_what_is_written_now() {
 
 #[test]
 fn the_files_that_the_documents_show_are_read() {
-    let page = include_str!("../../../docs/TOPOLOGY.md");
+    let page = include_str!("../../../../docs/TOPOLOGY.md");
     let files: Vec<&str> =
         page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(files.len(), 3);
