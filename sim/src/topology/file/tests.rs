@@ -160,13 +160,13 @@ fn a_file_names_or_describes_its_gpu() {
     let known = gpu(&format!("gpu = \"h200\"\n{NODES}")).ok().flatten().unwrap();
     assert_eq!(known.name, "H200");
     for (text, says) in [
-        (own(""), "6:1: gpu: missing field `capacity`"),
+        (own(""), "10:1: gpu: missing field `capacity`"),
         (own("capacity = 0\n"), "gpu: capacity = 0 is not possible; give 0.001 to 1000000"),
         (own("capacity = 96\nnvlinks = 3\n"), "gpu: unknown field `nvlinks`"),
         (own("capacity = 96\n").replace("Own X7", "H100"), "`H100` is a GPU that Allfold knows"),
         (own("capacity = 96\n").replace("Own X7", "../x"), "`../x` is no name of a GPU"),
         (own("capacity = 96\n").replace("\"4 TB/s\"", "4"), "`4` has no unit; write \"4 GB/s\""),
-        (format!("gpu = \"H10\"\n{NODES}"), "did you mean `H20`?"),
+        (format!("gpu = \"H10\"\n{NODES}"), "1:7: gpu: device: unknown GPU `H10`"),
     ] {
         let said = Topology::from_toml("own.toml", &text, 8).unwrap_err().to_string();
         assert!(said.starts_with("own.toml:") && said.contains(says), "{text}: {said}");
