@@ -166,7 +166,7 @@ fn a_file_names_or_describes_its_gpu() {
         (own("capacity = 96\n").replace("Own X7", "H100"), "`H100` is a GPU that Allfold knows"),
         (own("capacity = 96\n").replace("Own X7", "../x"), "`../x` is no name of a GPU"),
         (own("capacity = 96\n").replace("\"4 TB/s\"", "4"), "`4` has no unit; write \"4 GB/s\""),
-        (format!("gpu = \"H10\"\n{NODES}"), "1:7: gpu: device: unknown GPU `H10`"),
+        (format!("gpu = \"H10\"\n{NODES}"), "1:7: gpu: device: no GPU is called `H10`"),
     ] {
         let said = Topology::from_toml("own.toml", &text, 8).unwrap_err().to_string();
         assert!(said.starts_with("own.toml:") && said.contains(says), "{text}: {said}");
