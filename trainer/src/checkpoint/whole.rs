@@ -3,6 +3,7 @@
 use super::folder::{self, BEST, rank_file};
 use super::verified;
 use allfold_tensor_files::tensor_file;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What to do so that a run goes on, as the end of an error's sentence: which checkpoints of a folder are damaged, and from which whole
@@ -37,7 +38,9 @@ pub(crate) fn way_out(directory: &Path) -> Option<String> {
 /// The step of a checkpoint, a file or a folder of parts, if no file of it is damaged or missing.
 fn step_of(path: &Path) -> Option<u64> {
     let progress = |path: &Path| {
-        let bytes = tensor_file::read(path).ok()?;
+        // A sparse file is no checkpoint, and may be longer than memory.
+        let about = std::fs::metadata(path).ok().filter(|about| about.blocks() >= about.len() / 4096)?;
+        let bytes = about.is_file().then(|| tensor_file::read(path).ok()).flatten()?;
         verified(&bytes).ok().map(|(_, progress)| progress)
     };
     if !path.is_dir() {
