@@ -195,3 +195,36 @@ fn the_example_of_flowers_trains_its_last_layer_on_one_rank_and_on_two() {
     assert_eq!((one.len(), two.len()), (4, 4));
     assert!(one.iter().chain(&two).all(|loss| loss.is_finite()), "{one:?} {two:?}");
 }
+
+/// The classes of pictures are told by the names that the checkpoint keeps; the folder of the training pictures is not needed.
+#[test]
+fn pictures_are_classified_by_the_names_that_a_checkpoint_keeps() {
+    let folder = folder();
+    let (pictures, checkpoints) = (folder.path().join("pictures"), folder.path().join("checkpoints"));
+    draw(&pictures, 10);
+    let dir = format!("checkpoint.dir={}", checkpoints.display());
+    let mut args = vec!["train".to_string(), "--config".into(), configuration(folder.path())];
+    for key in
+        ["checkpoint.every_epochs=1", "training.batch=8", "model.name=cnn", "model.imagenet_stem=false", &dir]
+    {
+        args.extend(["--set".into(), key.to_string()]);
+    }
+    let trained = allfold(&args.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(trained.status.success(), "{trained:?}");
+    let [red, blue] = ["red", "blue"].map(|class| {
+        let path = folder.path().join(format!("{class}.png"));
+        fs::rename(pictures.join(class).join("1.png"), &path).unwrap();
+        path.display().to_string()
+    });
+    fs::remove_dir_all(&pictures).unwrap();
+    let checkpoints = checkpoints.display().to_string();
+    let told = common::said(&["predict", &checkpoints, &red, &blue, "--top", "2"]);
+    let lines: Vec<&str> = told.lines().collect();
+    assert!(lines[0].starts_with(&format!("{red}: red ")) && lines[0].matches('%').count() == 2, "{told}");
+    assert!(lines[1].starts_with(&format!("{blue}: blue ")) && lines.len() == 2, "{told}");
+    let config = configuration(folder.path());
+    common::says(&["predict", &checkpoints, "no/such.jpg"], &["no/such.jpg: is no file"]);
+    common::says(&["predict", &checkpoints, &config], &["run.toml: is neither JPEG nor PNG"]);
+    common::says(&["predict", folder.path().to_str().unwrap(), &red], &["has no checkpoint"]);
+    common::says(&["predict", &red, &red], &["red.png: is no safetensors file"]);
+}

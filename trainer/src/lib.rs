@@ -40,6 +40,7 @@ pub mod optim;
 #[path = "../tests/oracle/mod.rs"]
 mod oracle;
 pub mod own;
+pub mod predict;
 pub mod run;
 pub mod sampler;
 pub mod scaler;

@@ -1,8 +1,8 @@
 //! The command line: the list of commands, what they share, and the errors of a wrong command line.
 
 use super::{
-    bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, report, scale, shell, show,
-    simulate, train, triage, validate, verify,
+    bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, predict, report, scale, shell,
+    show, simulate, train, triage, validate, verify,
 };
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
@@ -52,6 +52,8 @@ enum Command {
     Faults(faults::Args),
     /// Train a network, on the digits that ship with Allfold or on other data
     Train(train::Args),
+    /// Name the classes of pictures, by the weights of a checkpoint
+    Predict(predict::Args),
     /// Compare ways to train in parallel: time, bytes and memory of several strategies
     Compare(compare::Args),
     /// Measure and predict how training scales with ranks
@@ -144,6 +146,7 @@ pub fn run() -> CommandResult {
         Command::Show(args) => show::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Predict(args) => predict::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Report(args) => report::run(&args),

@@ -18,7 +18,7 @@ const WHOLE: usize = 10_000;
 /// The number of classes.
 const CLASSES: usize = 10;
 /// The training set's mean and deviation of each colour.
-const SCALE: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
+pub const SCALE: [(f32, f32); 3] = [(0.4914, 0.2470), (0.4822, 0.2435), (0.4465, 0.2616)];
 
 /// Pictures as bytes, plane after plane, and their labels.
 #[derive(Debug, Default, PartialEq)]

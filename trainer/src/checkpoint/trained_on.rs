@@ -1,9 +1,12 @@
 //! What a checkpoint keeps of the samples: a resumed run continues on the same ones, and predictions name their classes.
 
 use super::compatible::allow;
-use crate::{Config, Dataset, data};
+use super::{described, unread, wrong};
+use crate::{Config, Dataset, Error, data};
 use allfold_tensor_files::pickle::shown;
+use allfold_tensor_files::tensor_file;
 use serde::{Deserialize, Serialize};
+use std::path::Path;
 
 /// The samples that a run trains on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +22,16 @@ pub struct TrainedOn {
 }
 
 impl TrainedOn {
+    /// What the run of a checkpoint trained on, and its configuration. `path` is a checkpoint in one file.
+    ///
+    /// # Errors
+    /// The file cannot be read or is no checkpoint.
+    pub fn read(path: &Path) -> Result<(TrainedOn, Config), Error> {
+        let head = tensor_file::head(path).map_err(|error| unread(path, &error))?;
+        let (progress, _) = described(&head).map_err(|what| wrong(path, &what))?;
+        Ok((progress.data, progress.config))
+    }
+
     /// The samples of the training set of a run.
     pub fn of(config: &Config, train: &Dataset) -> TrainedOn {
         let (channels, height, width) = train.shape;

@@ -1,10 +1,11 @@
 //! The user's own pictures, by the keys of a configuration.
 
 use super::{Dataset, SampleForm};
-use crate::{Config, Result};
+use crate::{Config, Error, Result};
+use allfold_datasets::cifar;
 pub use allfold_datasets::pictures::unread;
 use allfold_datasets::pictures::{self, PictureOptions};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The form of the samples; `None` if the folder cannot be read.
 pub fn form(config: &Config) -> Option<SampleForm> {
@@ -23,13 +24,40 @@ pub fn classes(config: &Config) -> Vec<String> {
 /// # Errors
 /// As [`pictures::load`].
 pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
-    let options = PictureOptions {
+    Ok(pictures::load(Path::new(&config.data.dir), &options(config))?)
+}
+
+fn options(config: &Config) -> PictureOptions {
+    PictureOptions {
         side: config.data.picture_size,
         resize: config.data.resize,
         mean: config.data.picture_mean,
         std: config.data.picture_std,
         test_share: config.data.test_share,
         seed: config.seed,
+    }
+}
+
+/// The pictures in these files in the form of the samples that `config` trains on, all with the label 0.
+///
+/// # Errors
+/// Data of another kind than pictures of three colours; a path that is no file.
+pub(crate) fn alone(config: &Config, files: &[PathBuf]) -> Result<Dataset> {
+    let options = match config.data.name.as_str() {
+        "pictures" => options(config),
+        "cifar10" => {
+            let (mean, std) =
+                (cifar::SCALE.map(|(mean, _)| mean.into()), cifar::SCALE.map(|(_, std)| std.into()));
+            PictureOptions { side: 32, resize: 32, mean, std, ..options(config) }
+        }
+        other => {
+            return Err(Error::Config(format!(
+                "the checkpoint is of a run on `{other}`; models of `pictures` and `cifar10` classify files of pictures"
+            )));
+        }
     };
-    Ok(pictures::load(Path::new(&config.data.dir), &options)?)
+    match files.iter().find(|path| !path.is_file()) {
+        Some(path) => Err(Error::Data(format!("{}: is no file; name JPEG or PNG files", path.display()))),
+        None => Ok(pictures::alone(files, &options)),
+    }
 }

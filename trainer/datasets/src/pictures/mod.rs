@@ -20,7 +20,7 @@ use crate::samples::{Samples, normalised};
 use crate::{Dataset, Error, Result};
 use files::Form;
 use listing::{Listing, Sets};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How pictures become samples, and which of them are held out.
@@ -58,9 +58,8 @@ pub fn unread(folder: &Path) -> Vec<String> {
 /// If there are less than two classes, a class has no picture, `train` and `val` differ in classes, or a file is no picture or too large a
 /// picture; the message names the folder or file.
 pub fn load(folder: &Path, options: &PictureOptions) -> Result<(Dataset, Dataset)> {
-    let PictureOptions { side, resize, mean, std, test_share, seed } = *options;
-    let values = std::array::from_fn(|colour| normalised((mean[colour] as f32, std[colour] as f32)));
-    let form = Form { side, resize, values: Arc::new(values) };
+    let PictureOptions { side, test_share, seed, .. } = *options;
+    let form = form(options);
     let Sets { classes, train, test } = listing::sets(folder, test_share, seed).map_err(Error::Data)?;
     let set = |Listing { samples }: Listing| {
         let (paths, labels) = samples.into_iter().unzip();
@@ -68,6 +67,19 @@ pub fn load(folder: &Path, options: &PictureOptions) -> Result<(Dataset, Dataset
         Dataset { shape: (3, side, side), classes, samples, labels }
     };
     Ok((set(train), set(test)))
+}
+
+/// The pictures in these files, all with the label 0.
+pub fn alone(files: &[PathBuf], options: &PictureOptions) -> Dataset {
+    let paths = files.iter().map(|path| path.clone().into_boxed_path()).collect();
+    let samples = Samples::Files(PictureFiles::new(paths, form(options)));
+    Dataset { shape: (3, options.side, options.side), classes: 1, samples, labels: vec![0; files.len()] }
+}
+
+fn form(options: &PictureOptions) -> Form {
+    let PictureOptions { side, resize, mean, std, .. } = *options;
+    let values = std::array::from_fn(|colour| normalised((mean[colour] as f32, std[colour] as f32)));
+    Form { side, resize, values: Arc::new(values) }
 }
 
 /// Reads bytes as the file of a picture, and drops the result: for fuzzers.
