@@ -201,7 +201,7 @@ pub(super) struct ListedLine<'a> {
 /// The rank that a line lists: `Rank  3 Group  0 Pid 71 on ..`, or in NCCL's first tests `Device  3 -> ..`.
 pub(super) fn listed(line: &str) -> Option<ListedLine<'_>> {
     let after = |word: &str, all: &[&str]| {
-        line.split_once(word).filter(|(_, rest)| all.iter().any(|word| rest.contains(word)))
+        line.rsplit_once(word).filter(|(_, rest)| all.iter().any(|word| rest.contains(word)))
     };
     let (before, rest) = after("Rank ", &["device", "Group", "Pid"]).or_else(|| after("Device ", &["->"]))?;
     let (rank, text) = rest.trim_start().split_once(' ')?;

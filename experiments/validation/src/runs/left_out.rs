@@ -1,10 +1,11 @@
 //! What of a run does not count, by reason.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The rows of a run that are neither scored nor fitted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct LeftOut {
+pub struct RowsLeftOut {
     /// Rows in which the test found wrong results, each by its bytes.
     pub wrong: Vec<u64>,
     /// The number of rows of 0 bytes, in which nothing is sent.
@@ -15,7 +16,7 @@ pub struct LeftOut {
     pub contradicting: Vec<String>,
 }
 
-impl LeftOut {
+impl RowsLeftOut {
     /// Whether every row counts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -27,13 +28,14 @@ impl LeftOut {
     }
 }
 
-impl fmt::Display for LeftOut {
+impl fmt::Display for RowsLeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = |count: usize, what: &str| {
             let plural = if count == 1 { "" } else { "s" };
             (count > 0).then(|| format!("{count} row{plural} {what}"))
         };
-        let sizes: Vec<String> = self.wrong.iter().take(8).map(u64::to_string).collect();
+        let sizes: BTreeSet<&u64> = self.wrong.iter().collect();
+        let sizes: Vec<String> = sizes.into_iter().take(8).map(u64::to_string).collect();
         let wrong = format!("with wrong results (bytes: {})", sizes.join(", "));
         let broken = format!("cut off or broken (the first: line {})", self.broken.first().unwrap_or(&0));
         let first = self.contradicting.first().map_or("", |first| first);

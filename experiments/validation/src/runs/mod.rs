@@ -1,13 +1,15 @@
 //! Measured runs of collectives, read from the files of other programs.
 //!
 //! ```text
-//! nccl-tests' table (any layout, by its header)  --.
-//! nccl-tests' JSON (-J, version 3)               ---+--> Run { who, what, rows } --> contradictions left out
-//! a published run with its hardware and source   --'
+//! a log with tables of nccl-tests, RCCL-tests or OSU   --.
+//! nccl-tests' JSON (-J, version 3)                     ---+--> Run { who, what, rows } --> rows that do not count left out
+//! RCCL-tests' records (JSON, CSV)                      ---|
+//! a published run with its hardware and source         --'
 //! ```
 //!
-//! The three layouts are distinguished by content. A file that cannot be read is refused with the line and the column; a row
-//! that can be read and cannot be true is left out and named ([`Run::left_out`]).
+//! The layouts are distinguished by content. A file that cannot be read is refused with the line and the column. A row that is
+//! broken, has wrong results or 0 bytes, or cannot be true is left out and counted ([`Run::left_out`]), and so is a table that is
+//! no run ([`Reading::left_out`]).
 
 mod contradiction;
 mod facts;
@@ -17,6 +19,7 @@ mod left_out;
 mod line;
 mod published;
 mod read;
+mod reading;
 mod records;
 mod report;
 mod run;
@@ -24,12 +27,13 @@ mod table;
 
 pub use allfold_sim::machines::Description as Hardware;
 pub use flaw::Flaw;
-pub use left_out::LeftOut;
+pub use left_out::RowsLeftOut;
 #[cfg(test)]
 use read::parse_all as parse_given;
 #[cfg(test)]
 pub(crate) use read::parse_unchecked;
-pub use read::{Reading, parse, read};
+pub use read::{parse, read};
+pub use reading::Reading;
 pub use run::{Run, RunRow};
 
 #[cfg(test)]

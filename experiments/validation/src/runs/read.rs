@@ -1,6 +1,7 @@
 //! Reads a file of runs in any of the layouts.
 
 use super::flaw::Flaw;
+use super::reading::Reading;
 use super::run::Run;
 use super::{contradiction, published, records, report, table};
 use allfold_sim::read_at_most;
@@ -13,15 +14,6 @@ use std::path::Path;
 const LONGEST: u64 = 16 << 20;
 /// The greatest length of a log's line in bytes; what follows is not read as part of a row.
 const LINE: u64 = 64 << 10;
-
-/// What a file holds.
-#[derive(Clone, Debug, Default)]
-pub struct Reading {
-    /// The runs.
-    pub runs: Vec<Run>,
-    /// Tables that are no runs, each with the reason.
-    pub left_out: Vec<Flaw>,
-}
 
 /// Reads every run of a file. `ranks` is the number of ranks of tables that do not say theirs.
 ///

@@ -7,7 +7,7 @@
 
 use super::contradiction;
 use super::flaw::Flaw;
-use super::read::Reading;
+use super::reading::Reading;
 use super::run::{Run, RunRow, collective, numbered};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! A measured run, and the names of collectives in it.
 
-use super::left_out::LeftOut;
+use super::left_out::RowsLeftOut;
 use allfold_schedules::Collective;
 use allfold_sim::fnv1a;
 use allfold_sim::machines::{Description, GpuModel};
@@ -38,7 +38,7 @@ pub struct Run {
     /// The measurements in the order of the file; each side of a table's line is a row.
     pub rows: Vec<RunRow>,
     /// Rows that do not count.
-    pub left_out: LeftOut,
+    pub left_out: RowsLeftOut,
     /// The number of GPUs that one thread drives, if the run says so.
     pub driven: Option<u32>,
     /// What the reader made of figures that are not those of today's nccl-tests, one line each.
@@ -65,7 +65,7 @@ impl Run {
             system: None,
             suspect: false,
             rows: Vec::new(),
-            left_out: LeftOut::default(),
+            left_out: RowsLeftOut::default(),
             driven: None,
             remarks: Vec::new(),
         }

@@ -12,9 +12,9 @@ use super::contradiction;
 use super::facts::{Facts, ListedLine, Test, listed, test};
 use super::flaw::Flaw;
 use super::header::Header;
-use super::left_out::LeftOut;
+use super::left_out::RowsLeftOut;
 use super::line::{clean, label, more, row};
-use super::read::Reading;
+use super::reading::Reading;
 use super::run::{Run, RunRow, named_in, numbered};
 use allfold_schedules::Collective;
 
@@ -30,7 +30,7 @@ struct Open {
     rows: Vec<RunRow>,
     /// Rows of one side, each with its line, under a header of two: in place, unless the table has rows of both sides.
     single: Vec<(usize, RunRow)>,
-    left_out: LeftOut,
+    left_out: RowsLeftOut,
     dtype: String,
     /// Whether the rows name an operator.
     reduces: Option<bool>,

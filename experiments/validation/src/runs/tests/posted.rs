@@ -87,6 +87,7 @@ fn labels_of_launchers_and_collectors_are_no_part_of_a_row() {
         "\u{feff}",
         "INFO:root:  ",
         "(RayActor pid=71, ip=10.0.0.5) ",
+        "[Rank 0] ",
     ] {
         let text: String =
             log("all_reduce_perf", 8, "node1").lines().map(|line| format!("{label}{line}\r\n")).collect();
