@@ -70,6 +70,41 @@ fn a_log_s_own_lines_say_what_it_ran_on_and_no_other_machine_is_taken() {
 }
 
 #[test]
+fn a_run_that_is_given_twice_counts_once_and_a_copy_of_a_fitted_run_is_known() {
+    let folder = folder();
+    let text = log(&["n1"], "NVIDIA H100 80GB HBM3");
+    let [one, two] = ["one.log", "two.log"].map(|name| written(folder.path(), name, &text));
+    let found = said(&["validate", &one, &two, "--predictor", "physical"]);
+    assert!(found.contains("left out: two has the same rows as one, and counts once"), "{found}");
+    let fitted = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/v100x1_2n_p3dn_all_reduce.json");
+    let copy = written(folder.path(), "mine.json", &fs::read_to_string(fitted).unwrap());
+    let found = said(&["validate", &copy, "--predictor", "physical"]);
+    assert!(found.contains("1 of 1 runs took part in the fit"), "{found}");
+}
+
+#[test]
+fn what_is_given_takes_the_place_of_what_a_log_lacks() {
+    let folder = folder();
+    let text = log(&["n1"], "NVIDIA H100 80GB HBM3");
+    let table: String =
+        text.lines().filter(|line| !line.contains("Rank")).map(|line| format!("{line}\n")).collect();
+    let bare = written(folder.path(), "bare.log", &table.replace("all_reduce_perf", "broadcast_perf"));
+    says(
+        &["validate", &bare, "--topology", "hgx-h100,devices=2"],
+        &["bare.log:3:1: how many ranks?", "--ranks N"],
+    );
+    let call =
+        ["validate", &bare, "--topology", "hgx-h100,devices=2", "--predictor", "physical", "--ranks", "2"];
+    let found = said(&[&call[..], &["--env", "NCCL_PROTO=LL", "--env", "NCCL_CROSS_NIC=0"]].concat());
+    for part in
+        ["broadcast over 2 ranks", "understood: NCCL_PROTO=LL", "no effect on the prediction: NCCL_CROSS_NIC"]
+    {
+        assert!(found.contains(part), "{found}");
+    }
+    says(&[&call[..], &["--env", "NCCL_PROTO"]].concat(), &["such as NCCL_ALGO=Ring"]);
+}
+
+#[test]
 fn a_fit_that_leaves_out_all_runs_is_refused() {
     let folder = folder();
     let one = written(folder.path(), "one.log", &log(&["n1"], "NVIDIA H100 80GB HBM3"));
@@ -117,6 +152,8 @@ fn records_of_validate_become_a_page_and_are_compared_with_simulated_ones() {
     common::says(&["report", "--from", &run, "--out", &page], &["run.log: line 1: no JSON record", hint]);
     common::says(&["diff", &run, &run], &[hint]);
     said(&["validate", &run, "--json", &validated]);
+    let lines = fs::read_to_string(&validated).unwrap();
+    assert_eq!((lines.lines().count(), lines.matches("\"command\"").count()), (9, 1), "{lines}");
     said(&["report", "--from", &validated, "--out", &page]);
     let html = fs::read_to_string(Path::new(&page).join("report.html")).unwrap();
     assert!(

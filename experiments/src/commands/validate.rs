@@ -28,6 +28,7 @@ use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
+use measured::{FEW, LONGEST};
 pub(super) use measured::{MachineArgs, read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -157,9 +158,6 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The greatest length in bytes of a file that describes a machine.
-const LONGEST: u64 = 1 << 20;
-
 /// Parameters from a file, or those that ship with Allfold.
 ///
 /// # Errors
@@ -270,9 +268,11 @@ fn predict_all(
         found
     };
     let mut found = Vec::with_capacity(jobs.len());
+    // The command names every file: the first record alone has it.
+    let further = Stamp { command: String::new(), ..stamp.clone() };
     on_all_cores(&jobs, work, |row| {
         let row = row?;
-        recorder.record(&row, stamp)?;
+        recorder.record(&row, if found.is_empty() { stamp } else { &further })?;
         found.push(row);
         Ok(())
     })?;
@@ -410,9 +410,6 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandRe
     let systems = tables::by_system(&all.iter().collect::<Vec<_>>());
     Ok(format!("{}\n\n{SYSTEMS}\n{}", columns(&lines), columns(&systems)))
 }
-
-/// Up to this many runs, the command explains their hardware without a flag.
-const FEW: usize = 8;
 
 /// The line above the tables of errors by system.
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";

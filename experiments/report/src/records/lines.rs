@@ -26,7 +26,8 @@ pub struct Stamp {
     /// The seed of everything random in the run; left out where nothing is random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The command that makes the record again.
+    /// The command that makes the record again; empty, and not written, in a record with the command of the record before it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub command: String,
 }
 

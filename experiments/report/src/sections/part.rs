@@ -25,7 +25,7 @@ pub fn fact(question: Question, value: String, text: String, ok: Option<bool>) -
 pub fn commands<'a>(stamps: impl IntoIterator<Item = &'a Stamp>) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let each = stamps.into_iter().map(|stamp| stamp.command.clone());
-    each.filter(|command| seen.insert(command.clone())).collect()
+    each.filter(|command| !command.is_empty() && seen.insert(command.clone())).collect()
 }
 
 /// Values in order of appearance, each once.

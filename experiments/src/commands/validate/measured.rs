@@ -1,6 +1,5 @@
 //! The measured runs that `validate` and `calibrate` are given, with the machine and settings that the files do not name.
 
-use super::{FEW, LONGEST};
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_sim::{json_error, read_text_at_most};
@@ -8,6 +7,11 @@ use allfold_validation::prepare::{GivenMachine, Prepared, prepare};
 use allfold_validation::runs;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// The greatest length in bytes of a file that describes a machine.
+pub(super) const LONGEST: u64 = 1 << 20;
+/// Up to this many runs, the commands explain their hardware without a flag.
+pub(super) const FEW: usize = 8;
 
 /// The machine of runs that do not describe it.
 #[derive(clap::Args, Debug)]
