@@ -5,7 +5,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{RunOutput, folder, replace};
 use allfold_cli::progress;
 use allfold_report::records::HangJudged;
-use allfold_triage::seeded::{Case, Score, Withheld};
+use allfold_triage::seeded::{CaseScore, SeededCase, Withheld};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> CommandResult {
     let bar = progress::bar(args.cases, "cases");
     let mut tallies: BTreeMap<(usize, String), [Tally; 4]> = BTreeMap::new();
     for number in 0..args.cases {
-        let case = Case::drawn(args.seed, number);
+        let case = SeededCase::drawn(args.seed, number);
         if let Some(keep) = &args.keep {
             write(&case, &keep.join(format!("case-{number}")))?;
         }
@@ -76,8 +76,8 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-fn record(number: u64, case: &Case, withheld: Withheld, score: Score) -> HangJudged {
-    let Score { first, second, wrong, undecided, said } = score;
+fn record(number: u64, case: &SeededCase, withheld: Withheld, score: CaseScore) -> HangJudged {
+    let CaseScore { first, second, wrong, undecided, said } = score;
     HangJudged {
         case: number,
         job: format!("{}, modelled", case.job),
@@ -93,7 +93,7 @@ fn record(number: u64, case: &Case, withheld: Withheld, score: Score) -> HangJud
 }
 
 /// Writes the files of a case into a folder.
-fn write(case: &Case, into: &std::path::Path) -> CommandResult {
+fn write(case: &SeededCase, into: &std::path::Path) -> CommandResult {
     folder(into)?;
     case.files.iter().try_for_each(|(name, _, text)| replace(&into.join(name), text.as_bytes()))?;
     let truth = format!("{} rank {} of {} in {}\n", case.fault.name(), case.rank, case.ranks, case.job);
@@ -110,7 +110,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, score: &Score) {
+    fn add(&mut self, score: &CaseScore) {
         self.join(&Tally {
             cases: 1,
             first: score.first.into(),

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// How far a rank got in an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum OpState {
     /// The rank has called the operation. Recorders without events say no more until the operation has ended.
     Called,
     /// The operation runs.
@@ -18,7 +18,7 @@ pub enum State {
 
 /// One end of a point-to-point message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Message {
+pub enum MessageEnd {
     /// To this rank of the job.
     SendTo(u32),
     /// From this rank of the job.
@@ -28,19 +28,19 @@ pub enum Message {
 /// A rank's part of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {
-    /// The group, by number in [`Job::groups`].
+    /// The group, by number in [`DumpedJob::groups`].
     pub group: u32,
     /// For a collective, its number among those of its group: the ranks' parts of one operation have the same number. For a message,
     /// its number among the messages from its sender to its receiver.
     pub sequence: u64,
-    /// The call, by number in [`Job::calls`].
+    /// The call, by number in [`DumpedJob::calls`].
     pub call: u32,
-    /// The line of the program that called it, by number in [`Job::places`]; 0 if it is not known.
+    /// The line of the program that called it, by number in [`DumpedJob::places`]; 0 if it is not known.
     pub place: u32,
     /// The message; `None` for a collective.
-    pub message: Option<Message>,
+    pub message: Option<MessageEnd>,
     /// How far the rank got.
-    pub state: State,
+    pub state: OpState,
     /// When the rank called the operation and when it had ended, in nanoseconds on the rank's clock; 0 if it is not known.
     pub called: i64,
     /// When the operation ended on this rank.
@@ -51,19 +51,19 @@ pub struct Op {
 
 impl Op {
     /// What operations of the same kind have in common: group, call, line and peer.
-    pub fn kind(&self) -> (u32, u32, u32, Option<Message>) {
+    pub fn kind(&self) -> (u32, u32, u32, Option<MessageEnd>) {
         (self.group, self.call, self.place, self.message)
     }
 
     /// Whether the rank has not succeeded in it.
     pub fn is_open(&self) -> bool {
-        self.state != State::Done
+        self.state != OpState::Done
     }
 }
 
 /// What must be equal on the ranks of a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Call {
+pub struct OpCall {
     /// The operation: `all_reduce`.
     pub name: String,
     /// Elements; sizes of several tensors are joined by `+`. Empty where ranks may differ.
@@ -74,9 +74,9 @@ pub struct Call {
     pub rest: String,
 }
 
-impl fmt::Display for Call {
+impl fmt::Display for OpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { name, count, dtype, rest } = self;
+        let OpCall { name, count, dtype, rest } = self;
         match (&**count, &**dtype) {
             ("", _) => write!(f, "{name}"),
             (_, "") => write!(f, "{name}({count}{rest})"),
@@ -118,7 +118,7 @@ impl<T> Numbered<T> {
 
 /// A group of ranks: a communicator.
 #[derive(Clone, Debug, Default)]
-pub struct Group {
+pub struct RankGroup {
     /// Its name in messages.
     pub name: String,
     /// Its ranks as numbers of the job, in the order of the group, as most of its ranks list them.
@@ -183,15 +183,15 @@ pub enum Fact {
 
 /// A job: what its ranks left.
 #[derive(Clone, Debug, Default)]
-pub struct Job {
+pub struct DumpedJob {
     /// The number of ranks.
     pub size: u32,
     /// The ranks' dumps.
     pub logs: BTreeMap<u32, Log>,
     /// The groups.
-    pub groups: Vec<Group>,
+    pub groups: Vec<RankGroup>,
     /// The calls by number.
-    pub calls: Numbered<Call>,
+    pub calls: Numbered<OpCall>,
     /// The lines of the program by number.
     pub places: Numbered<String>,
     /// What other files say.
@@ -202,7 +202,7 @@ pub struct Job {
     pub notes: Vec<String>,
 }
 
-impl Job {
+impl DumpedJob {
     /// The ranks that left no dump.
     pub fn unseen(&self) -> impl Iterator<Item = u32> {
         (0..self.size).filter(|rank| !self.logs.contains_key(rank))
@@ -210,10 +210,10 @@ impl Job {
 
     /// A call in words, with its line.
     pub fn told(&self, op: &Op) -> String {
-        let call = self.calls.get(op.call).map(Call::to_string).unwrap_or_default();
+        let call = self.calls.get(op.call).map(OpCall::to_string).unwrap_or_default();
         let message = match op.message {
-            Some(Message::SendTo(peer)) => format!(" to rank {peer}"),
-            Some(Message::ReceiveFrom(peer)) => format!(" from rank {peer}"),
+            Some(MessageEnd::SendTo(peer)) => format!(" to rank {peer}"),
+            Some(MessageEnd::ReceiveFrom(peer)) => format!(" from rank {peer}"),
             None => String::new(),
         };
         format!("{call}{message}{}", self.at(op.place))

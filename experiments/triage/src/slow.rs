@@ -15,7 +15,7 @@
 //! rank.
 
 use crate::judge::of_group;
-use crate::model::{Job, State};
+use crate::model::{DumpedJob, OpState};
 use std::collections::BTreeMap;
 
 /// Operations in which every rank needs every other's part.
@@ -36,13 +36,13 @@ pub struct Straggler {
 
 /// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and is in
 /// all their records, with times.
-pub fn straggler(job: &Job) -> Option<Straggler> {
+pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
     let mut operations: BTreeMap<(u32, u64), Vec<(i64, u32, u32)>> = BTreeMap::new();
     for (rank, log) in &job.logs {
         for op in log
             .ops
             .iter()
-            .filter(|op| op.state == State::Done && op.message.is_none() && op.called > 0 && op.ended > 0)
+            .filter(|op| op.state == OpState::Done && op.message.is_none() && op.called > 0 && op.ended > 0)
         {
             let together = |name: &str| TOGETHER.iter().any(|known| name.starts_with(known));
             if job.calls.get(op.call).is_some_and(|call| together(&call.name)) {
@@ -69,4 +69,42 @@ pub fn straggler(job: &Job) -> Option<Straggler> {
         Some((half, Straggler { rank, sequence, late, said }))
     });
     found.max_by_key(|(half, _)| *half).map(|(_, straggler)| straggler)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Log, Op, OpCall, RankGroup};
+
+    /// The job of three ranks, each with its own clock, that called all-reduces, which each rank entered and left at these times.
+    fn job(ranks: [(i64, [(i64, i64); 2]); 3]) -> DumpedJob {
+        let mut job = DumpedJob { size: 3, ..DumpedJob::default() };
+        let call = job.calls.number(&OpCall { name: "all_reduce".into(), ..OpCall::default() });
+        job.groups.push(RankGroup { members: vec![0, 1, 2], ..RankGroup::default() });
+        for (rank, (clock, times)) in (0..).zip(ranks) {
+            let op = |(sequence, (called, ended)): (u64, (i64, i64))| Op {
+                group: 0,
+                sequence,
+                call,
+                place: 0,
+                message: None,
+                state: OpState::Done,
+                called: clock + called,
+                ended: clock + ended,
+                limit_ms: 0,
+            };
+            let ops = (0..).zip(times).map(op).collect();
+            job.logs.insert(rank, Log { ops, ..Log::default() });
+        }
+        job
+    }
+
+    /// Regression: rank 1 is stopped for 8 s within the first operation, after it has sent its part.
+    #[test]
+    fn a_rank_that_was_stopped_within_an_operation_is_no_witness() {
+        let all =
+            [(0, [(1, 3), (10, 8000)]), (7_000_000, [(1, 7999), (7999, 8000)]), (9, [(2, 3), (11, 8001)])];
+        let found = straggler(&job(all)).unwrap();
+        assert_eq!((found.rank, found.sequence), (1, 1), "{found:?}");
+    }
 }

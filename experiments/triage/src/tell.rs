@@ -1,7 +1,7 @@
 //! A verdict in lines.
 
 use crate::judge::{Hung, Verdict, ranks, recorded};
-use crate::model::{Job, Log};
+use crate::model::{DumpedJob, Log};
 use crate::slow::straggler;
 
 /// The most ranks that have a line of their own.
@@ -10,7 +10,7 @@ const RANKS: usize = 64;
 const CAUSES: usize = 3;
 
 /// A verdict in lines: the likeliest cause, its evidence, other causes, what cannot be known, and the last operation of each rank.
-pub fn lines(job: &Job, verdict: &Verdict) -> Vec<String> {
+pub fn lines(job: &DumpedJob, verdict: &Verdict) -> Vec<String> {
     let mut lines = Vec::new();
     match (verdict.hung, verdict.causes.split_first()) {
         (Hung::No, _) | (_, None) => lines.push(verdict.why.clone()),
@@ -54,7 +54,7 @@ pub fn lines(job: &Job, verdict: &Verdict) -> Vec<String> {
 }
 
 /// One rank's record in a line: its last operation, why the record was written, by which process and when.
-fn line(job: &Job, rank: u32, log: &Log) -> String {
+fn line(job: &DumpedJob, rank: u32, log: &Log) -> String {
     let last = log.ops.last().map_or_else(
         || "nothing".into(),
         |last| {

@@ -3,9 +3,9 @@
 
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::{DeviceWork, Topology};
-use allfold_triage::model::Job;
+use allfold_triage::model::DumpedJob;
 use allfold_triage::slow::straggler;
-use allfold_triage::{Kind, Reading, judge};
+use allfold_triage::{CauseKind, Reading, judge};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     comm.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
 }
 
-fn read(folder: &Path) -> Job {
+fn read(folder: &Path) -> DumpedJob {
     let mut reading = Reading::default();
     reading.path(folder).unwrap();
     reading.finish().unwrap()
 }
 
 /// Runs `body` on four threads, and on four ranks on virtual time; returns the first cause of each: its kind, its ranks, and its words.
-fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(Kind, Vec<u32>, String)> {
+fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(CauseKind, Vec<u32>, String)> {
     let topology = Topology::named("switch", 4).unwrap();
     let worlds = [World::threads(4).deadline(Duration::from_secs(60)).any(), World::sim(&topology).any()];
     let of = |world: &World| {
@@ -40,7 +40,7 @@ fn a_mismatch_is_found_at_its_operation() {
         comm.barrier()
     });
     for (kind, ranks, said) in found {
-        assert_eq!((kind, ranks), (Kind::OtherSize, vec![2]), "{said}");
+        assert_eq!((kind, ranks), (CauseKind::OtherSize, vec![2]), "{said}");
         assert!(said.starts_with("diverged at operation 5: rank 2 called all_reduce(11 x f32"), "{said}");
     }
 }

@@ -1,7 +1,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 //! Seeded hangs are judged rightly.
 
-use allfold_triage::seeded::{Case, Withheld};
+use allfold_triage::seeded::{SeededCase, Withheld};
 use std::collections::BTreeMap;
 
 /// The share of cases with cause and rank named first, and with a healthy rank named first, in percent: of faults, and of healthy jobs.
@@ -9,7 +9,7 @@ fn shares(cases: u64, seed: u64, withheld: Withheld) -> [(f64, f64); 2] {
     let mut counts = [(0_u64, 0_u64, 0_u64); 2];
     let mut by_fault: BTreeMap<String, (u64, u64, u64)> = BTreeMap::new();
     for number in 0..cases {
-        let case = Case::drawn(seed, number);
+        let case = SeededCase::drawn(seed, number);
         let score = case.score(withheld, &case.with(withheld, seed ^ number)).unwrap();
         if !score.first {
             println!(

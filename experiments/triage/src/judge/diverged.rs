@@ -1,8 +1,8 @@
 //! Operations in which ranks made different calls, and which of the ranks left the pattern of its earlier calls.
 
 use super::lanes::{Lanes, expected, is_expected};
-use super::verdict::Kind;
-use crate::model::{Call, Message, Op};
+use super::verdict::CauseKind;
+use crate::model::{MessageEnd, Op, OpCall};
 use std::collections::BTreeMap;
 
 /// An operation in which ranks made different calls.
@@ -13,7 +13,7 @@ pub(super) struct Diverged {
     pub(super) culprits: Vec<(u32, u32)>,
     /// A rank that made the expected call, and its part.
     pub(super) right: (u32, u32),
-    pub(super) kind: Kind,
+    pub(super) kind: CauseKind,
     /// Whether it is clear which of the calls is the wrong one.
     pub(super) clear: bool,
 }
@@ -104,7 +104,13 @@ fn judged(
 }
 
 /// How a wrong call differs from the right one.
-fn kind(lanes: &Lanes<'_>, group: u32, sequence: u64, wrong: (u32, u32), right: (u32, u32)) -> Option<Kind> {
+fn kind(
+    lanes: &Lanes<'_>,
+    group: u32,
+    sequence: u64,
+    wrong: (u32, u32),
+    right: (u32, u32),
+) -> Option<CauseKind> {
     let like = |(rank, number): (u32, u32)| lanes.op(rank, number).map(|op| (op.call, op.place));
     let after = |rank: u32| lanes.part(group, rank, sequence + 1).map(|number| (rank, number));
     let log = lanes.job.logs.get(&right.0)?;
@@ -117,23 +123,23 @@ fn kind(lanes: &Lanes<'_>, group: u32, sequence: u64, wrong: (u32, u32), right: 
             .map(|op| (op.call, op.place))
     });
     if next.is_some() && next == like(wrong) && like(wrong) != like(right) {
-        return Some(Kind::LeftOut);
+        return Some(CauseKind::LeftOut);
     }
     if after(wrong.0).and_then(like) == like(right) {
-        return Some(Kind::Extra);
+        return Some(CauseKind::Extra);
     }
     let (wrong, right) = (lanes.op(wrong.0, wrong.1)?, lanes.op(right.0, right.1)?);
     let elsewhere = wrong.place != right.place && wrong.place > 0 && right.place > 0;
     let call = |op: &Op| lanes.job.calls.get(op.call);
-    Some(if elsewhere { Kind::OtherOperation } else { differs(call(wrong)?, call(right)?) })
+    Some(if elsewhere { CauseKind::OtherOperation } else { differs(call(wrong)?, call(right)?) })
 }
 
-fn differs(wrong: &Call, right: &Call) -> Kind {
+fn differs(wrong: &OpCall, right: &OpCall) -> CauseKind {
     match () {
-        () if wrong.name != right.name => Kind::OtherOperation,
-        () if wrong.dtype != right.dtype => Kind::OtherType,
-        () if wrong.count != right.count => Kind::OtherSize,
-        () => Kind::OtherOperation,
+        () if wrong.name != right.name => CauseKind::OtherOperation,
+        () if wrong.dtype != right.dtype => CauseKind::OtherType,
+        () if wrong.count != right.count => CauseKind::OtherSize,
+        () => CauseKind::OtherOperation,
     }
 }
 
@@ -145,10 +151,10 @@ fn messages(lanes: &Lanes<'_>) -> Option<Diverged> {
     for (rank, log) in whole {
         for (number, op) in (0..).zip(&log.ops) {
             match op.message {
-                Some(Message::SendTo(peer)) => {
+                Some(MessageEnd::SendTo(peer)) => {
                     sends.insert((*rank, peer, op.group, op.sequence), (*rank, number));
                 }
-                Some(Message::ReceiveFrom(peer)) => {
+                Some(MessageEnd::ReceiveFrom(peer)) => {
                     receives.push(((peer, *rank, op.group, op.sequence), (*rank, number)))
                 }
                 None => {}
@@ -168,7 +174,7 @@ fn messages(lanes: &Lanes<'_>) -> Option<Diverged> {
             |(rank, number): (u32, u32)| lanes.job.logs.get(&rank).and_then(|log| is_expected(log, number));
         let (wrong, right) = if usual(receive) == Some(false) { (receive, send) } else { (send, receive) };
         let clear = usual(wrong) == Some(false) && usual(right) != Some(false);
-        let kind = if clear && is_next(lanes, wrong) { missing(lanes, wrong) } else { Kind::OtherSize };
+        let kind = if clear && is_next(lanes, wrong) { missing(lanes, wrong) } else { CauseKind::OtherSize };
         Some(Diverged { group: key.2, sequence: key.3, culprits: vec![wrong], right, kind, clear })
     })
 }
@@ -181,9 +187,9 @@ fn is_next(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> bool {
 }
 
 /// The kind of message that a rank left out.
-fn missing(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> Kind {
+fn missing(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> CauseKind {
     match lanes.op(rank, number).and_then(|op| op.message) {
-        Some(Message::ReceiveFrom(_)) => Kind::MissingReceive,
-        _ => Kind::MissingSend,
+        Some(MessageEnd::ReceiveFrom(_)) => CauseKind::MissingReceive,
+        _ => CauseKind::MissingSend,
     }
 }

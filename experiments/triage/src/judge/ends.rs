@@ -1,14 +1,14 @@
 //! The causes at which the waiting ends.
 
 use super::lanes::{Lanes, broke, expected};
-use super::verdict::{Cause, Kind};
+use super::verdict::{CauseKind, HangCause};
 use super::waits::{End, Key, Waiting, Waits};
 use super::{of_group, ranks};
-use crate::model::{Fact, Job, Message, Op, State};
+use crate::model::{DumpedJob, Fact, MessageEnd, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The causes at which the waiting ends.
-pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<Cause> {
+pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
     let ends = waits.ends();
     let mut causes = Vec::new();
     let mut unseen: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -30,7 +30,7 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<Cause> {
         // Whether ranks without a dump entered the operation is not known: what shows on the others counts.
         let found = stuck(lanes, *key, op);
         causes.extend(
-            Some(found).filter(|found| found.kind == Kind::ShortTimeout || !found.evidence.is_empty()),
+            Some(found).filter(|found| found.kind == CauseKind::ShortTimeout || !found.evidence.is_empty()),
         );
     }
     causes.extend(without_dump(lanes.job, waits, &unseen));
@@ -38,7 +38,7 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<Cause> {
 }
 
 /// Waiting ranks that broke the order of their earlier calls, if most waiting ranks did not.
-fn strays(lanes: &Lanes<'_>, waits: &Waits) -> Vec<Cause> {
+fn strays(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
     let job = lanes.job;
     let waiting: BTreeSet<u32> = waits.ops.values().flat_map(|op| op.ranks.keys().copied()).collect();
     let broken = waiting.iter().filter_map(|rank| Some((*rank, broke(&job.logs[rank])?)));
@@ -70,7 +70,7 @@ fn lacking(waits: &Waits, rank: u32) -> Option<(&Key, &Waiting)> {
 }
 
 /// An operation in words: `operation 41 of dp, all_reduce(10 x Float) at train.py:12`.
-fn operation(job: &Job, key: &Key, op: &Waiting) -> String {
+fn operation(job: &DumpedJob, key: &Key, op: &Waiting) -> String {
     let part = op.ranks.iter().find_map(|(rank, number)| job.logs.get(rank)?.ops.get(*number as usize));
     let told = part.map_or("a call that their recorder does not record".into(), |part| job.told(part));
     match (key.0, key.2) {
@@ -81,17 +81,17 @@ fn operation(job: &Job, key: &Key, op: &Waiting) -> String {
 }
 
 /// A cause with nothing against it.
-fn cause(kind: Kind, ranks: Vec<u32>, said: String, evidence: Vec<String>, weight: i64) -> Cause {
-    Cause { kind, ranks, said, evidence, against: Vec::new(), weight }
+fn cause(kind: CauseKind, ranks: Vec<u32>, said: String, evidence: Vec<String>, weight: i64) -> HangCause {
+    HangCause { kind, ranks, said, evidence, against: Vec::new(), weight }
 }
 
 /// What logs say of a rank.
-fn words(job: &Job, rank: u32) -> impl Iterator<Item = (Fact, &str)> {
+fn words(job: &DumpedJob, rank: u32) -> impl Iterator<Item = (Fact, &str)> {
     job.words.iter().filter(move |word| word.rank == Some(rank)).map(|word| (word.fact, &*word.said))
 }
 
 /// A rank in no operation, for which others wait.
-fn idle(lanes: &Lanes<'_>, waits: &Waits, rank: u32, waiting: &BTreeSet<u32>) -> Cause {
+fn idle(lanes: &Lanes<'_>, waits: &Waits, rank: u32, waiting: &BTreeSet<u32>) -> HangCause {
     let job = lanes.job;
     let log = &job.logs[&rank];
     let awaited = lacking(waits, rank);
@@ -111,14 +111,14 @@ fn idle(lanes: &Lanes<'_>, waits: &Waits, rank: u32, waiting: &BTreeSet<u32>) ->
     evidence.extend(words(job, rank).map(|(_, said)| format!("a log says: {said}")));
     let dead = words(job, rank).any(|(fact, _)| fact == Fact::Died);
     let kind = match () {
-        () if dead => Kind::Died,
-        () if log.ops.is_empty() => Kind::LateStart,
-        () if !log.errors.is_empty() => Kind::Failed,
-        () => Kind::Elsewhere,
+        () if dead => CauseKind::Died,
+        () if log.ops.is_empty() => CauseKind::LateStart,
+        () if !log.errors.is_empty() => CauseKind::Failed,
+        () => CauseKind::Elsewhere,
     };
     let said = match kind {
-        Kind::Died => format!("rank {rank} died, and never entered {what}"),
-        Kind::LateStart => format!("rank {rank} never entered {what}: it has begun no operation at all"),
+        CauseKind::Died => format!("rank {rank} died, and never entered {what}"),
+        CauseKind::LateStart => format!("rank {rank} never entered {what}: it has begun no operation at all"),
         _ if matches!(awaited, Some(((_, _, Some(_)), _))) => {
             format!("rank {rank} never entered {what}: it is in no operation")
         }
@@ -128,12 +128,12 @@ fn idle(lanes: &Lanes<'_>, waits: &Waits, rank: u32, waiting: &BTreeSet<u32>) ->
 }
 
 /// How much of the job waits, from 0 to 100.
-fn share(job: &Job, waiting: usize) -> i64 {
+fn share(job: &DumpedJob, waiting: usize) -> i64 {
     (100 * waiting / job.logs.len().max(1)) as i64
 }
 
 /// Ranks without a dump, for which others wait.
-fn without_dump(job: &Job, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>) -> Vec<Cause> {
+fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>) -> Vec<HangCause> {
     for rank in unseen.keys() {
         let Some(host) = job.hosts.get(rank) else { continue };
         let there: Vec<u32> = job.unseen().filter(|other| job.hosts.get(other) == Some(host)).collect();
@@ -142,7 +142,7 @@ fn without_dump(job: &Job, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>)
                 "{} of host {host} left no dump: the host is lost, or its processes are",
                 ranks(&there)
             );
-            return vec![cause(Kind::LostNode, there, said, Vec::new(), 780)];
+            return vec![cause(CauseKind::LostNode, there, said, Vec::new(), 780)];
         }
     }
     // The operations in which ranks wait for each of them and for no rank with a dump: a rank alone in one is more suspicious.
@@ -170,9 +170,9 @@ fn without_dump(job: &Job, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>)
         evidence.extend(
             recorded(job, *rank).map(|(by, error)| format!("rank {by} recorded of rank {rank}: {error}")),
         );
-        let kind = if dead { Kind::Died } else { Kind::NoDump };
+        let kind = if dead { CauseKind::Died } else { CauseKind::NoDump };
         let said = match kind {
-            Kind::Died => format!("rank {rank} died, and others wait for it in {what}"),
+            CauseKind::Died => format!("rank {rank} died, and others wait for it in {what}"),
             _ => format!("rank {rank} left no dump, and others wait for it in {what}"),
         };
         let named = if dead || recorded(job, *rank).next().is_some() { 100 } else { 0 };
@@ -188,7 +188,7 @@ fn without_dump(job: &Job, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>)
 }
 
 /// What other ranks' errors say of a rank of the job.
-pub(crate) fn recorded(job: &Job, rank: u32) -> impl Iterator<Item = (u32, &str)> {
+pub(crate) fn recorded(job: &DumpedJob, rank: u32) -> impl Iterator<Item = (u32, &str)> {
     job.logs.iter().flat_map(move |(by, log)| {
         // Ranks of another group than the world have other numbers in its errors.
         let world = |number: &u32| {
@@ -213,7 +213,7 @@ fn names_missing(error: &str) -> Vec<u32> {
 }
 
 /// An operation that all of its ranks have entered, and that does not end.
-fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> Cause {
+fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> HangCause {
     let job = lanes.job;
     let open: Vec<u32> = op.ranks.keys().copied().collect();
     let parts = || op.ranks.iter().filter_map(|(rank, number)| Some((*rank, lanes.op(*rank, *number)?)));
@@ -227,13 +227,13 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> Cause {
     if let Some((late, part)) = last
         && limit > 0
         && called(late, part) - first >= limit / 10 * 9
-        && parts().any(|(_, part)| part.state == State::Failed)
+        && parts().any(|(_, part)| part.state == OpState::Failed)
     {
         let (after, limit) = ((called(late, part) - first) as f64 / 1e9, limit as f64 / 1e9);
         let said = format!(
             "rank {late} entered {what} {after:.1} s after the first rank, and the time-out is {limit:.1} s: it is too short"
         );
-        return cause(Kind::ShortTimeout, vec![late], said, Vec::new(), 850);
+        return cause(CauseKind::ShortTimeout, vec![late], said, Vec::new(), 850);
     }
     let mut errors: Vec<(u32, &String)> = op
         .ranks
@@ -262,7 +262,7 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> Cause {
         said.split(": all of its ranks").next().unwrap_or(&said).to_string()
     };
     let weight = if blamed.is_empty() { 500 } else { 810 };
-    cause(Kind::Network, if blamed.is_empty() { open } else { blamed }, said, evidence, weight)
+    cause(CauseKind::Network, if blamed.is_empty() { open } else { blamed }, said, evidence, weight)
 }
 
 /// When the latest operation before this one ended on each of the ranks; empty if there is none.
@@ -288,7 +288,7 @@ fn error_distance(error: &str) -> u8 {
 }
 
 /// Ranks that wait for each other: who of them broke the order of its earlier calls.
-fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<Cause> {
+fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<HangCause> {
     let job = lanes.job;
     let part = |rank: &u32| {
         waits.ops.values().find_map(|op| op.ranks.get(rank)).copied().filter(|number| *number != u32::MAX)
@@ -313,7 +313,7 @@ fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<Cause> {
             "{} wait for each other, in calls that their recorder does not record: a send or a receive is missing",
             ranks(circle)
         );
-        return vec![cause(Kind::MissingSend, circle.to_vec(), said, Vec::new(), 550)];
+        return vec![cause(CauseKind::MissingSend, circle.to_vec(), said, Vec::new(), 550)];
     }
     let one = |(rank, number): &(u32, u32)| {
         let log = &job.logs[rank];
@@ -332,23 +332,23 @@ fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<Cause> {
 }
 
 /// What it means that a rank called `op` where `wanted` was expected.
-fn of_wanted(op: &Op, wanted: &Op) -> Kind {
+fn of_wanted(op: &Op, wanted: &Op) -> CauseKind {
     match wanted.message {
-        Some(Message::SendTo(_)) => Kind::MissingSend,
-        Some(Message::ReceiveFrom(_)) => Kind::MissingReceive,
-        None if wanted.group != op.group => Kind::Order,
-        None => Kind::LeftOut,
+        Some(MessageEnd::SendTo(_)) => CauseKind::MissingSend,
+        Some(MessageEnd::ReceiveFrom(_)) => CauseKind::MissingReceive,
+        None if wanted.group != op.group => CauseKind::Order,
+        None => CauseKind::LeftOut,
     }
 }
 
 /// What others wait for, if it is a message of this rank.
-fn by_peers(lanes: &Lanes<'_>, waits: &Waits, rank: u32) -> Kind {
+fn by_peers(lanes: &Lanes<'_>, waits: &Waits, rank: u32) -> CauseKind {
     let awaited = waits.ops.iter().filter(|(_, op)| op.lacks.contains(&rank));
     let message = awaited.filter_map(|((.., ends), _)| *ends).next();
     match message {
-        Some((from, _)) if from == rank => Kind::MissingSend,
-        Some(_) => Kind::MissingReceive,
-        None if lanes.job.groups.len() > 1 => Kind::Order,
-        None => Kind::LeftOut,
+        Some((from, _)) if from == rank => CauseKind::MissingSend,
+        Some(_) => CauseKind::MissingReceive,
+        None if lanes.job.groups.len() > 1 => CauseKind::Order,
+        None => CauseKind::LeftOut,
     }
 }

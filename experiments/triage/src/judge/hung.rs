@@ -2,7 +2,7 @@
 
 use super::verdict::Hung;
 use super::waits::Waits;
-use crate::model::{Fact, Job, Log, State};
+use crate::model::{DumpedJob, Fact, Log, OpState};
 
 /// How many times longer than ever before ranks have to wait.
 const LONGER: i64 = 3;
@@ -12,11 +12,11 @@ const ALWAYS: i64 = 5_000_000_000;
 const LIMIT: i64 = 600 * 1_000_000_000;
 
 /// Whether the job hangs, and why that is known.
-pub(super) fn hung(job: &Job, waits: &Waits) -> (Hung, String) {
+pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
     let open = || job.logs.values().flat_map(|log| &log.ops).filter(|op| op.is_open());
     let late =
         job.words.iter().find(|word| matches!(word.fact, Fact::TimedOut | Fact::Died | Fact::Unresponsive));
-    if open().any(|op| op.state == State::Failed) {
+    if open().any(|op| op.state == OpState::Failed) {
         return (Hung::Yes, "operations failed or timed out".into());
     }
     if let Some(word) = late {

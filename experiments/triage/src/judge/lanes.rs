@@ -1,17 +1,17 @@
 //! The operations of a job by group: who took part in which.
 
-use crate::model::{Job, Log, Op};
+use crate::model::{DumpedJob, Log, Op};
 use std::collections::BTreeMap;
 
 /// The collectives of each group, by rank and number.
 pub(super) struct Lanes<'a> {
-    pub(super) job: &'a Job,
+    pub(super) job: &'a DumpedJob,
     /// For each group: for each rank its collectives, by number in the rank's log, in their order.
     lanes: Vec<BTreeMap<u32, Vec<u32>>>,
 }
 
 impl<'a> Lanes<'a> {
-    pub(super) fn new(job: &'a Job) -> Lanes<'a> {
+    pub(super) fn new(job: &'a DumpedJob) -> Lanes<'a> {
         let mut lanes: Vec<BTreeMap<u32, Vec<u32>>> = vec![BTreeMap::new(); job.groups.len()];
         for (rank, log) in &job.logs {
             for (number, op) in (0..).zip(&log.ops).filter(|(_, op)| op.message.is_none()) {

@@ -12,20 +12,20 @@ mod verdict;
 mod waits;
 
 pub(crate) use ends::recorded;
-pub use verdict::{Cause, Hung, Kind, Verdict};
+pub use verdict::{CauseKind, HangCause, Hung, Verdict};
 
-use crate::model::{Fact, Job};
+use crate::model::{DumpedJob, Fact};
 use allfold_base::Rank;
 use diverged::Diverged;
 use lanes::Lanes;
 use waits::Waits;
 
 /// Finds the causes for which the ranks of a job wait.
-pub fn judge(job: &Job) -> Verdict {
+pub fn judge(job: &DumpedJob) -> Verdict {
     let lanes = Lanes::new(job);
     let waits = Waits::new(&lanes);
     let (hung, why) = hung::hung(job, &waits);
-    let mut causes: Vec<Cause> =
+    let mut causes: Vec<HangCause> =
         diverged::diverged(&lanes).iter().map(|found| of_calls(&lanes, &waits, found)).collect();
     causes.extend(lists(job, &waits));
     causes.extend(ends::causes(&lanes, &waits));
@@ -46,7 +46,7 @@ pub(crate) fn ranks(of: &[u32]) -> String {
 }
 
 /// A group in a message, after an operation's number: ` of tp`, ` of the communicator of ranks 0, 2`; empty for the only one.
-pub(crate) fn of_group(job: &Job, group: u32) -> String {
+pub(crate) fn of_group(job: &DumpedJob, group: u32) -> String {
     let Some(group) = job.groups.get(group as usize) else { return String::new() };
     match &*group.name {
         "" => String::new(),
@@ -59,7 +59,7 @@ pub(crate) fn of_group(job: &Job, group: u32) -> String {
 }
 
 /// The cause that ranks made different calls.
-fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> Cause {
+fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> HangCause {
     let job = lanes.job;
     let told = |(rank, number): (u32, u32)| lanes.op(rank, number).map(|op| job.told(op)).unwrap_or_default();
     let culprits: Vec<u32> = found.culprits.iter().map(|(rank, _)| *rank).collect();
@@ -67,8 +67,8 @@ fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> Cause {
     let (wrong, right) = (told(found.culprits[0]), told(found.right));
     let (sequence, group) = (found.sequence, of_group(job, found.group));
     let end = match found.kind {
-        Kind::LeftOut => format!("; {list} left one call out"),
-        Kind::Extra => format!("; {list} made one call more"),
+        CauseKind::LeftOut => format!("; {list} left one call out"),
+        CauseKind::Extra => format!("; {list} made one call more"),
         _ => String::new(),
     };
     let said = format!(
@@ -90,11 +90,11 @@ fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> Cause {
     if !found.clear {
         all.push(found.right.0);
     }
-    Cause { kind: found.kind, ranks: all, said, evidence, against, weight }
+    HangCause { kind: found.kind, ranks: all, said, evidence, against, weight }
 }
 
 /// The causes that ranks have different lists of a group's ranks.
-fn lists(job: &Job, waits: &Waits) -> Vec<Cause> {
+fn lists(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
     let groups = (0..).zip(&job.groups).filter(|(_, group)| !group.other_lists.is_empty());
     groups
         .map(|(number, group)| {
@@ -110,8 +110,8 @@ fn lists(job: &Job, waits: &Waits) -> Vec<Cause> {
             );
             let awaited = waits.ops.keys().any(|(group, _, _)| *group == number);
             let weight = if awaited { 980 } else { 200 };
-            Cause {
-                kind: Kind::GroupOfOtherRanks,
+            HangCause {
+                kind: CauseKind::GroupOfOtherRanks,
                 ranks: holders,
                 said,
                 evidence: Vec::new(),
@@ -123,16 +123,20 @@ fn lists(job: &Job, waits: &Waits) -> Vec<Cause> {
 }
 
 /// The causes that only logs know: processes that ended, though no dump shows that a rank waits for them.
-fn died(job: &Job, known: &[Cause]) -> Vec<Cause> {
+fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
     let dead = job.words.iter().filter(|word| word.fact == Fact::Died);
-    let mut causes: Vec<Cause> = Vec::new();
+    let mut causes: Vec<HangCause> = Vec::new();
     for (rank, word) in dead.filter_map(|word| Some((word.rank?, word))) {
-        if known.iter().chain(&causes).any(|cause| cause.kind == Kind::Died && cause.ranks.contains(&rank)) {
+        if known
+            .iter()
+            .chain(&causes)
+            .any(|cause| cause.kind == CauseKind::Died && cause.ranks.contains(&rank))
+        {
             continue;
         }
         let said = format!("the process of rank {rank} ended: {}", word.said);
-        causes.push(Cause {
-            kind: Kind::Died,
+        causes.push(HangCause {
+            kind: CauseKind::Died,
             ranks: vec![rank],
             said,
             evidence: Vec::new(),
@@ -144,23 +148,23 @@ fn died(job: &Job, known: &[Cause]) -> Vec<Cause> {
 }
 
 /// What cannot be known, and what would tell.
-fn unknown(job: &Job, causes: &[Cause]) -> Vec<String> {
+fn unknown(job: &DumpedJob, causes: &[HangCause]) -> Vec<String> {
     let mut unknown = Vec::new();
     let unseen: Vec<u32> = job.unseen().collect();
     if let Some(cause) = causes.first()
-        && matches!(cause.kind, Kind::NoDump | Kind::LostNode)
+        && matches!(cause.kind, CauseKind::NoDump | CauseKind::LostNode)
     {
         unknown.push(format!(
             "why {} left no dump: its exit code or its host's log would tell whether it died; `py-spy dump` on its process, what it does",
             ranks(&cause.ranks)
         ));
     }
-    if causes.first().is_some_and(|cause| cause.kind == Kind::Elsewhere) {
+    if causes.first().is_some_and(|cause| cause.kind == CauseKind::Elsewhere) {
         unknown.push(
             "what the rank does outside of collectives: `py-spy dump --pid PID` on its process tells".into(),
         );
     }
-    if !unseen.is_empty() && causes.first().is_some_and(|cause| cause.kind != Kind::NoDump) {
+    if !unseen.is_empty() && causes.first().is_some_and(|cause| cause.kind != CauseKind::NoDump) {
         unknown.push(format!("what {} did: there is no dump of it", ranks(&unseen)));
     }
     if job.logs.values().any(|log| !log.whole) {

@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Kind {
+pub enum CauseKind {
     /// The rank's process ended.
     Died,
     /// The rank left no dump, and others wait for it.
@@ -57,9 +57,9 @@ pub enum Hung {
 
 /// A possible cause.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cause {
+pub struct HangCause {
     /// What happened.
-    pub kind: Kind,
+    pub kind: CauseKind,
     /// The ranks that caused it.
     pub ranks: Vec<u32>,
     /// The cause in a sentence.
@@ -81,7 +81,7 @@ pub struct Verdict {
     /// Why that is known, in a sentence.
     pub why: String,
     /// The possible causes, most likely first.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<HangCause>,
     /// What cannot be known from these dumps, and what would tell.
     pub unknown: Vec<String>,
 }

@@ -10,7 +10,7 @@
 //! ranks wait for each other in a circle.
 
 use super::lanes::Lanes;
-use crate::model::{Message, Op, State};
+use crate::model::{MessageEnd, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An operation that ranks wait in: group, number, and for a message its sender and receiver.
@@ -49,8 +49,8 @@ pub(super) enum End {
 
 fn key(rank: u32, op: &Op) -> Key {
     let ends = op.message.map(|message| match message {
-        Message::SendTo(peer) => (rank, peer),
-        Message::ReceiveFrom(peer) => (peer, rank),
+        MessageEnd::SendTo(peer) => (rank, peer),
+        MessageEnd::ReceiveFrom(peer) => (peer, rank),
     });
     (op.group, op.sequence, ends)
 }
@@ -64,7 +64,8 @@ impl Waits {
             let mut first = true;
             for (number, op) in (0..).zip(&log.ops).filter(|(_, op)| op.is_open()) {
                 // A call that is not first in its group, or that waits behind the rank's own, is no wait for others.
-                let behind = op.state == State::Called && log.ops.iter().any(|op| op.state == State::Started);
+                let behind =
+                    op.state == OpState::Called && log.ops.iter().any(|op| op.state == OpState::Started);
                 if fronts.insert((op.group, op.message)) && (first || !behind) {
                     waits.ops.entry(key(*rank, op)).or_default().ranks.insert(*rank, number);
                 }
@@ -95,7 +96,7 @@ impl Waits {
         let runs = waiting
             .ranks
             .iter()
-            .any(|(rank, number)| lanes.op(*rank, *number).is_some_and(|op| op.state == State::Started));
+            .any(|(rank, number)| lanes.op(*rank, *number).is_some_and(|op| op.state == OpState::Started));
         for member in members {
             let Some(log) = lanes.job.logs.get(&member) else {
                 if member != u32::MAX {
@@ -116,7 +117,7 @@ impl Waits {
             };
             match part.map(|number| &log.ops[number as usize]) {
                 // It has called the operation, and waits elsewhere before it starts.
-                Some(op) if runs && op.state == State::Called => waiting.lacks.push(member),
+                Some(op) if runs && op.state == OpState::Called => waiting.lacks.push(member),
                 Some(_) => {}
                 None if overwritten => {}
                 None => waiting.lacks.push(member),

@@ -1,10 +1,10 @@
-//! Reading: what the ranks of a job left, in files, folders and archives, each by its own reader, as one [`Job`].
+//! Reading: what the ranks of a job left, in files, folders and archives, each by its own reader, as one [`DumpedJob`].
 
 mod own;
 mod pytorch;
 mod words;
 
-use crate::model::{Group, Job, Log, Message};
+use crate::model::{DumpedJob, Log, MessageEnd, RankGroup};
 use allfold_base::{Rank, json_error, read_at_most};
 use allfold_collectives::flight::Record;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ const OWN: &str = "communicator ";
 /// A job that is being read.
 #[derive(Default)]
 pub struct Reading {
-    job: Job,
+    job: DumpedJob,
     /// The groups by name and list of ranks.
     groups: BTreeMap<(String, Vec<u32>), u32>,
     /// Groups of all ranks.
@@ -174,7 +174,7 @@ impl Reading {
     ///
     /// # Errors
     /// The dumps are of several jobs.
-    pub fn finish(mut self) -> std::result::Result<Job, String> {
+    pub fn finish(mut self) -> std::result::Result<DumpedJob, String> {
         let listed = self.job.groups.iter().flat_map(|group| group.members.iter().map(|rank| rank + 1)).max();
         let dumped = self.job.logs.keys().last().map(|rank| rank + 1);
         let worded = self
@@ -246,8 +246,8 @@ impl Reading {
         };
         for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
             op.message = op.message.map(|message| match message {
-                Message::SendTo(peer) => Message::SendTo(own(op.group, peer)),
-                Message::ReceiveFrom(peer) => Message::ReceiveFrom(own(op.group, peer)),
+                MessageEnd::SendTo(peer) => MessageEnd::SendTo(own(op.group, peer)),
+                MessageEnd::ReceiveFrom(peer) => MessageEnd::ReceiveFrom(own(op.group, peer)),
             });
         }
     }
@@ -257,7 +257,7 @@ impl Reading {
         let number = self.job.groups.len() as u32;
         let known = *self.groups.entry((name.clone(), Vec::new())).or_insert(number);
         if known == number {
-            self.job.groups.push(Group { name, members: vec![u32::MAX; size], ..Group::default() });
+            self.job.groups.push(RankGroup { name, members: vec![u32::MAX; size], ..RankGroup::default() });
         }
         known
     }

@@ -1,7 +1,7 @@
 //! Allfold's own flight records: see [`allfold_collectives::flight`].
 
 use super::Reading;
-use crate::model::{Call, Log, Message, Op, State};
+use crate::model::{Log, MessageEnd, Op, OpCall, OpState};
 use allfold_collectives::flight::{Entry, Record, State as Recorded, Writer};
 
 /// Why a record says that it was written, if its rank went on after writing.
@@ -44,14 +44,14 @@ pub(super) fn add(Record { header, entries }: Record, into: &mut Reading) -> Res
             log.errors.insert(log.ops.len() as u32, error.clone());
         }
         let state = match entry.state {
-            Recorded::Issued => State::Called,
-            Recorded::Started => State::Started,
-            Recorded::Done => State::Done,
-            Recorded::Failed => State::Failed,
+            Recorded::Issued => OpState::Called,
+            Recorded::Started => OpState::Started,
+            Recorded::Done => OpState::Done,
+            Recorded::Failed => OpState::Failed,
         };
         let message = entry.peer.map(|peer| match &*entry.operation {
-            "send" => Message::SendTo(peer),
-            _ => Message::ReceiveFrom(peer),
+            "send" => MessageEnd::SendTo(peer),
+            _ => MessageEnd::ReceiveFrom(peer),
         });
         let call = into.job.calls.number(&call(&entry));
         let (called, ended) =
@@ -73,9 +73,9 @@ pub(super) fn add(Record { header, entries }: Record, into: &mut Reading) -> Res
     into.insert(header.rank, log)
 }
 
-fn call(entry: &Entry) -> Call {
+fn call(entry: &Entry) -> OpCall {
     let parts = [entry.op.clone(), entry.root.map(|root| format!("root {root}"))];
     let algorithm = Some(entry.algorithm.clone()).filter(|name| !name.is_empty());
     let rest = parts.into_iter().chain([algorithm]).flatten().map(|part| format!(", {part}")).collect();
-    Call { name: entry.operation.clone(), count: entry.count.to_string(), dtype: entry.dtype.clone(), rest }
+    OpCall { name: entry.operation.clone(), count: entry.count.to_string(), dtype: entry.dtype.clone(), rest }
 }

@@ -9,7 +9,7 @@
 //! records no sends and receives, though they count in `pg_status`.
 
 use super::Reading;
-use crate::model::{Call, Group, Log, Message, Op, State};
+use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
 use allfold_base::Rank;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny};
@@ -139,18 +139,18 @@ impl Dump<'_> {
         // Recorders without events discover no times.
         let eventful =
             self.entries.iter().any(|e| e.time_discovered_started_ns > 0 || e.state != "scheduled");
-        let mut messages: BTreeMap<(u32, Message), u64> = BTreeMap::new();
+        let mut messages: BTreeMap<(u32, MessageEnd), u64> = BTreeMap::new();
         let mut open = BTreeMap::new();
         for entry in &self.entries {
             let group = into.group(&entry.process_group, &lists);
             let state = match (&*entry.state, entry.retired) {
-                ("completed", _) => State::Done,
-                (_, true) if !eventful => State::Done,
-                (_, true) => State::Failed,
-                ("started", _) => State::Started,
-                _ => State::Called,
+                ("completed", _) => OpState::Done,
+                (_, true) if !eventful => OpState::Done,
+                (_, true) => OpState::Failed,
+                ("started", _) => OpState::Started,
+                _ => OpState::Called,
             };
-            *open.entry(entry.pg_id).or_insert(0) += i64::from(state != State::Done);
+            *open.entry(entry.pg_id).or_insert(0) += i64::from(state != OpState::Done);
             let (call, peers) = entry.call();
             if call.name == "coalesced" && entry.is_p2p {
                 continue;
@@ -218,12 +218,14 @@ impl Dump<'_> {
 
 impl Entry<'_> {
     /// What the ranks must agree on; for a message, its peer in the group.
-    fn call(&self) -> (Call, Option<Message>) {
+    fn call(&self) -> (OpCall, Option<MessageEnd>) {
         let name = self.profiling_name.split_once(':').map_or(&*self.profiling_name, |(_, name)| name);
         let (name, ends) = name.split_once(' ').unwrap_or((name, ""));
         let message = match name {
-            "send" => ends.split_once("->").and_then(|(_, to)| to.parse().ok()).map(Message::SendTo),
-            "recv" => ends.split_once("<-").and_then(|(_, from)| from.parse().ok()).map(Message::ReceiveFrom),
+            "send" => ends.split_once("->").and_then(|(_, to)| to.parse().ok()).map(MessageEnd::SendTo),
+            "recv" => {
+                ends.split_once("<-").and_then(|(_, from)| from.parse().ok()).map(MessageEnd::ReceiveFrom)
+            }
             _ => None,
         };
         // Ranks may give and get different numbers of elements in an all-to-all; in a gather only the root has outputs, in a scatter
@@ -240,7 +242,7 @@ impl Entry<'_> {
             sizes.map(|sizes| sizes.iter().map(elements).collect::<Vec<_>>().join("+")).unwrap_or_default();
         let kinds: BTreeSet<&str> = self.input_dtypes.iter().map(|dtype| &**dtype).collect();
         let dtype = kinds.into_iter().collect::<Vec<_>>().join("+");
-        (Call { name: name.trim_start_matches('_').into(), count, dtype, rest: String::new() }, message)
+        (OpCall { name: name.trim_start_matches('_').into(), count, dtype, rest: String::new() }, message)
     }
 }
 
@@ -266,17 +268,17 @@ impl Reading {
         if *desc == *"default_pg" {
             self.world.insert(number);
         }
-        self.job.groups.push(Group { name: shown, members, ..Group::default() });
+        self.job.groups.push(RankGroup { name: shown, members, ..RankGroup::default() });
         number
     }
 
     /// A message's peer as a rank of the job.
-    fn in_world(&self, group: u32, message: Message) -> Message {
+    fn in_world(&self, group: u32, message: MessageEnd) -> MessageEnd {
         let members = &self.job.groups[group as usize].members;
         let of = |rank: u32| members.get(rank as usize).copied().unwrap_or(rank);
         match message {
-            Message::SendTo(rank) => Message::SendTo(of(rank)),
-            Message::ReceiveFrom(rank) => Message::ReceiveFrom(of(rank)),
+            MessageEnd::SendTo(rank) => MessageEnd::SendTo(of(rank)),
+            MessageEnd::ReceiveFrom(rank) => MessageEnd::ReceiveFrom(of(rank)),
         }
     }
 

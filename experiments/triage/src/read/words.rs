@@ -1,6 +1,6 @@
 //! Words of logs: what a launcher, PyTorch's watchdog, NCCL, Slurm or Kubernetes say of ranks.
 
-use crate::model::{Fact, Job, Word};
+use crate::model::{DumpedJob, Fact, Word};
 
 /// A phrase of a line, and what it says. The first one that a line has counts.
 const PHRASES: [(&str, Fact); 16] = [
@@ -26,7 +26,7 @@ const PHRASES: [(&str, Fact); 16] = [
 const LINES: usize = 64;
 
 /// Adds what a file says; returns whether it is a text at all.
-pub(super) fn add(name: &str, text: &str, job: &mut Job) -> bool {
+pub(super) fn add(name: &str, text: &str, job: &mut DumpedJob) -> bool {
     if text.is_empty() || text.contains('\0') {
         return false;
     }
@@ -79,7 +79,7 @@ fn rank_of(line: &str) -> Option<u32> {
 }
 
 /// The report of `ncclras -f json`, or torchrun's `error.json`.
-fn of_json(name: &str, value: &serde_json::Value, job: &mut Job) -> bool {
+fn of_json(name: &str, value: &serde_json::Value, job: &mut DumpedJob) -> bool {
     if let Some(message) = value.get("message") {
         let said = message
             .get("message")

@@ -1,8 +1,8 @@
 //! The jobs of seeded hangs: groups, and the program of every rank; and the faults.
 
 use super::Dice;
-use crate::judge::Kind;
-use crate::model::Message;
+use crate::judge::CauseKind;
+use crate::model::MessageEnd;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,26 +92,26 @@ impl Fault {
     }
 
     /// The causes that are right: several where dumps cannot tell them apart.
-    pub(super) fn causes(self) -> &'static [Kind] {
+    pub(super) fn causes(self) -> &'static [CauseKind] {
         match self {
             Fault::Healthy | Fault::SlowStart | Fault::Slow => &[],
-            Fault::Died => &[Kind::Died],
-            Fault::Silent => &[Kind::NoDump, Kind::Died],
-            Fault::Elsewhere => &[Kind::Elsewhere],
-            Fault::Failed => &[Kind::Elsewhere, Kind::Failed, Kind::Died],
+            Fault::Died => &[CauseKind::Died],
+            Fault::Silent => &[CauseKind::NoDump, CauseKind::Died],
+            Fault::Elsewhere => &[CauseKind::Elsewhere],
+            Fault::Failed => &[CauseKind::Elsewhere, CauseKind::Failed, CauseKind::Died],
             // An extra call is another operation until the next call shows.
-            Fault::OtherOperation | Fault::Extra => &[Kind::OtherOperation, Kind::Extra],
-            Fault::OtherSize => &[Kind::OtherSize],
-            Fault::OtherType => &[Kind::OtherType],
+            Fault::OtherOperation | Fault::Extra => &[CauseKind::OtherOperation, CauseKind::Extra],
+            Fault::OtherSize => &[CauseKind::OtherSize],
+            Fault::OtherType => &[CauseKind::OtherType],
             // A rank that leaves a call out of one group calls the next group's operation first.
-            Fault::LeftOut | Fault::Order => &[Kind::LeftOut, Kind::Order],
-            Fault::MissingSend => &[Kind::MissingSend],
-            Fault::MissingReceive => &[Kind::MissingReceive],
-            Fault::GroupOfOtherRanks => &[Kind::GroupOfOtherRanks],
-            Fault::LateStart => &[Kind::LateStart],
-            Fault::ShortTimeout => &[Kind::ShortTimeout],
-            Fault::Network => &[Kind::Network],
-            Fault::LostNode => &[Kind::LostNode],
+            Fault::LeftOut | Fault::Order => &[CauseKind::LeftOut, CauseKind::Order],
+            Fault::MissingSend => &[CauseKind::MissingSend],
+            Fault::MissingReceive => &[CauseKind::MissingReceive],
+            Fault::GroupOfOtherRanks => &[CauseKind::GroupOfOtherRanks],
+            Fault::LateStart => &[CauseKind::LateStart],
+            Fault::ShortTimeout => &[CauseKind::ShortTimeout],
+            Fault::Network => &[CauseKind::Network],
+            Fault::LostNode => &[CauseKind::LostNode],
         }
     }
 }
@@ -124,7 +124,7 @@ pub(super) struct Act {
     pub(super) count: u64,
     pub(super) dtype: &'static str,
     pub(super) line: u32,
-    pub(super) message: Option<Message>,
+    pub(super) message: Option<MessageEnd>,
 }
 
 /// A job.
@@ -145,12 +145,12 @@ impl SeededJob {
     /// The rank with the fault: one that has what the fault needs.
     pub(super) fn faulty(&self, dice: &mut Dice, fault: Fault) -> u32 {
         let needs = |rank: &u32| {
-            let has = |wanted: fn(&Message) -> bool| {
+            let has = |wanted: fn(&MessageEnd) -> bool| {
                 self.step[*rank as usize].iter().filter_map(|act| act.message).any(|m| wanted(&m))
             };
             match fault {
-                Fault::MissingSend => has(|message| matches!(message, Message::SendTo(_))),
-                Fault::MissingReceive => has(|message| matches!(message, Message::ReceiveFrom(_))),
+                Fault::MissingSend => has(|message| matches!(message, MessageEnd::SendTo(_))),
+                Fault::MissingReceive => has(|message| matches!(message, MessageEnd::ReceiveFrom(_))),
                 Fault::LostNode => rank % 2 == 0 && rank + 1 < self.ranks,
                 _ => true,
             }
@@ -222,7 +222,7 @@ fn steps_of(
     let mut acts = Vec::new();
     let message = |count, line, message| Act {
         message: Some(message),
-        ..act(0, if matches!(message, Message::SendTo(_)) { "send" } else { "recv" }, count, line)
+        ..act(0, if matches!(message, MessageEnd::SendTo(_)) { "send" } else { "recv" }, count, line)
     };
     match name {
         "ddp" => acts.extend((0..layers).map(|bucket| act(0, "all_reduce", size + 100 * bucket, 40))),
@@ -236,18 +236,18 @@ fn steps_of(
         "pipeline" => {
             for micro in 0..layers.min(3) {
                 if rank > 0 {
-                    acts.push(message(size + micro, 70, Message::ReceiveFrom(rank - 1)));
+                    acts.push(message(size + micro, 70, MessageEnd::ReceiveFrom(rank - 1)));
                 }
                 if rank + 1 < ranks {
-                    acts.push(message(size + micro, 71, Message::SendTo(rank + 1)));
+                    acts.push(message(size + micro, 71, MessageEnd::SendTo(rank + 1)));
                 }
             }
             for micro in 0..layers.min(3) {
                 if rank + 1 < ranks {
-                    acts.push(message(size + micro, 72, Message::ReceiveFrom(rank + 1)));
+                    acts.push(message(size + micro, 72, MessageEnd::ReceiveFrom(rank + 1)));
                 }
                 if rank > 0 {
-                    acts.push(message(size + micro, 73, Message::SendTo(rank - 1)));
+                    acts.push(message(size + micro, 73, MessageEnd::SendTo(rank - 1)));
                 }
             }
         }

@@ -7,8 +7,8 @@ mod jobs;
 mod render;
 mod run;
 
-use crate::judge::{Hung, Kind, Verdict, judge};
-use crate::model::Job;
+use crate::judge::{CauseKind, Hung, Verdict, judge};
+use crate::model::DumpedJob;
 use crate::read::Reading;
 use crate::slow::straggler;
 use allfold_base::hash::{SplitMix, splitmix};
@@ -40,11 +40,11 @@ impl Withheld {
 }
 
 /// The ranks' files of a case: names and texts, with the time at which each was written, in nanoseconds since 1970.
-pub type Files = Vec<(String, i64, String)>;
+pub type RankFiles = Vec<(String, i64, String)>;
 
 /// A case: a job with a fault.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct SeededCase {
     /// The job: `ddp`, `fsdp`, `mesh`, `pipeline` or `groups`.
     pub job: &'static str,
     /// The number of ranks.
@@ -54,12 +54,12 @@ pub struct Case {
     /// The rank with the fault; the first of them if it is a host.
     pub rank: u32,
     /// What the ranks leave.
-    pub files: Files,
+    pub files: RankFiles,
 }
 
 /// How a verdict compares with the truth.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Score {
+pub struct CaseScore {
     /// The cause and the rank were named first; a healthy job was called healthy.
     pub first: bool,
     /// They were among the first two.
@@ -72,20 +72,20 @@ pub struct Score {
     pub said: String,
 }
 
-impl Case {
+impl SeededCase {
     /// The case of a seed and a number: faults take turns, everything else is drawn.
-    pub fn drawn(seed: u64, number: u64) -> Case {
+    pub fn drawn(seed: u64, number: u64) -> SeededCase {
         let mut dice = Dice(SplitMix(splitmix(seed) ^ splitmix(!number)));
         let fault = Fault::ALL[(number % Fault::ALL.len() as u64) as usize];
         let job = jobs::job(&mut dice, fault);
         let rank = job.faulty(&mut dice, fault);
         let ran = run::run(&job, fault, rank, &mut dice);
         let files = render::files(&job, fault, rank, &ran, &mut dice);
-        Case { job: job.name, ranks: job.ranks, fault, rank, files }
+        SeededCase { job: job.name, ranks: job.ranks, fault, rank, files }
     }
 
     /// The files without some of the dumps.
-    pub fn with(&self, withheld: Withheld, seed: u64) -> Files {
+    pub fn with(&self, withheld: Withheld, seed: u64) -> RankFiles {
         let mut dice = Dice(SplitMix(splitmix(seed)));
         let other = (self.rank + 1 + dice.below(u64::from(self.ranks) - 1) as u32) % self.ranks;
         let half: Vec<u32> = {
@@ -108,7 +108,7 @@ impl Case {
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn read(files: &Files) -> Result<Job, String> {
+    pub fn read(files: &RankFiles) -> Result<DumpedJob, String> {
         let mut reading = Reading::default();
         for (name, written, text) in files {
             reading
@@ -121,34 +121,34 @@ impl Case {
     /// How the verdict on some of the files compares with the truth.
     ///
     /// # Errors
-    /// As [`Case::read`].
-    pub fn score(&self, withheld: Withheld, files: &Files) -> Result<Score, String> {
-        let job = Case::read(files)?;
+    /// As [`SeededCase::read`].
+    pub fn score(&self, withheld: Withheld, files: &RankFiles) -> Result<CaseScore, String> {
+        let job = SeededCase::read(files)?;
         let verdict = judge(&job);
         Ok(score(self.fault, self.rank, withheld, &job, &verdict))
     }
 }
 
 /// How a verdict compares with the truth.
-pub fn score(fault: Fault, rank: u32, withheld: Withheld, job: &Job, verdict: &Verdict) -> Score {
+pub fn score(fault: Fault, rank: u32, withheld: Withheld, job: &DumpedJob, verdict: &Verdict) -> CaseScore {
     let said = verdict.causes.first().map_or(verdict.why.clone(), |cause| cause.said.clone());
     if fault.is_healthy() {
         let late = straggler(job).map(|late| late.rank);
         let first = verdict.hung != Hung::Yes
             && (fault != Fault::Slow || withheld != Withheld::None || late == Some(rank));
-        return Score { first, second: first, wrong: verdict.hung == Hung::Yes, undecided: false, said };
+        return CaseScore { first, second: first, wrong: verdict.hung == Hung::Yes, undecided: false, said };
     }
     let hides = matches!(withheld, Withheld::Culprit | Withheld::Half) && !job.logs.contains_key(&rank);
     let right = |at: usize| {
         verdict.causes.get(at).is_some_and(|cause| {
-            let kind = fault.causes().contains(&cause.kind) || (hides && cause.kind == Kind::NoDump);
+            let kind = fault.causes().contains(&cause.kind) || (hides && cause.kind == CauseKind::NoDump);
             let alone = cause.ranks.len() == 1 || (fault == Fault::LostNode && cause.ranks.len() <= 2);
             kind && cause.ranks.contains(&rank) && alone
         })
     };
     let first = right(0);
     let wrong = verdict.causes.first().is_some_and(|cause| !cause.ranks.contains(&rank));
-    Score { first, second: first || right(1), wrong, undecided: verdict.causes.is_empty(), said }
+    CaseScore { first, second: first || right(1), wrong, undecided: verdict.causes.is_empty(), said }
 }
 
 /// A sequence of draws.

@@ -2,8 +2,8 @@
 
 use super::jobs::{Fault, SeededJob};
 use super::run::{Made, Ran};
-use super::{Dice, Files};
-use crate::model::{Message, State};
+use super::{Dice, RankFiles};
+use crate::model::{MessageEnd, OpState};
 use serde_json::{Value, json};
 
 /// When jobs start, in nanoseconds since 1970.
@@ -17,13 +17,13 @@ pub(super) fn rank_of(name: &str) -> Option<u32> {
 }
 
 /// The files of a job's ranks.
-pub(super) fn files(job: &SeededJob, fault: Fault, rank: u32, ran: &Ran, dice: &mut Dice) -> Files {
+pub(super) fn files(job: &SeededJob, fault: Fault, rank: u32, ran: &Ran, dice: &mut Dice) -> RankFiles {
     let dead = |of: u32| match fault {
         Fault::Died | Fault::Silent => of == rank,
         Fault::LostNode => of == rank || of == rank + 1,
         _ => false,
     };
-    let mut files = Files::new();
+    let mut files = RankFiles::new();
     // In some jobs the hosts' clocks differ by hours.
     let differ = dice.below(4) == 0;
     for of in (0..job.ranks).filter(|of| !dead(*of)) {
@@ -83,14 +83,14 @@ fn entry(job: &SeededJob, number: usize, call: &Made, limit_ms: i64, clock: i64)
     let act = &call.act;
     let (name, desc, _) = &job.groups[act.group];
     let ends = match act.message {
-        Some(Message::SendTo(peer)) => format!(" ?->{peer}"),
-        Some(Message::ReceiveFrom(peer)) => format!(" ?<-{peer}"),
+        Some(MessageEnd::SendTo(peer)) => format!(" ?->{peer}"),
+        Some(MessageEnd::ReceiveFrom(peer)) => format!(" ?<-{peer}"),
         None => String::new(),
     };
     let state = match call.state {
-        State::Called => "scheduled",
-        State::Started | State::Failed => "started",
-        State::Done => "completed",
+        OpState::Called => "scheduled",
+        OpState::Started | OpState::Failed => "started",
+        OpState::Done => "completed",
     };
     let time = |known: bool, time: i64| if known { json!(clock + time) } else { json!(0) };
     let p2p = act.message.is_some();
@@ -99,9 +99,9 @@ fn entry(job: &SeededJob, number: usize, call: &Made, limit_ms: i64, clock: i64)
         "collective_seq_id": if p2p { 0 } else { call.sequence + 1 }, "p2p_seq_id": if p2p { call.sequence + 1 } else { 0 }, "op_id": number + 1,
         "profiling_name": format!("nccl:{}{ends}", act.name), "input_sizes": [[act.count]], "output_sizes": [[act.count]],
         "input_dtypes": [act.dtype], "output_dtypes": [act.dtype], "state": state,
-        "time_created_ns": clock + call.called, "time_discovered_started_ns": time(call.state != State::Called, call.called),
-        "time_discovered_completed_ns": time(call.state == State::Done, call.ended),
-        "retired": matches!(call.state, State::Done | State::Failed), "timeout_ms": limit_ms,
+        "time_created_ns": clock + call.called, "time_discovered_started_ns": time(call.state != OpState::Called, call.called),
+        "time_discovered_completed_ns": time(call.state == OpState::Done, call.ended),
+        "retired": matches!(call.state, OpState::Done | OpState::Failed), "timeout_ms": limit_ms,
         "frames": [{"name": act.name, "filename": "/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "line": 1},
                    {"name": "step", "filename": "/job/train.py", "line": act.line}],
     })

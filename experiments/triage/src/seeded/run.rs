@@ -2,7 +2,7 @@
 
 use super::Dice;
 use super::jobs::{Act, Fault, SeededJob};
-use crate::model::{Message, State};
+use crate::model::{MessageEnd, OpState};
 use std::collections::BTreeMap;
 
 /// A call that a rank made.
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub(super) struct Made {
     pub(super) act: Act,
     pub(super) sequence: u64,
-    pub(super) state: State,
+    pub(super) state: OpState,
     pub(super) called: i64,
     pub(super) ended: i64,
 }
@@ -81,8 +81,8 @@ fn at(job: &SeededJob, fault: Fault, rank: u32, dice: &mut Dice) -> usize {
     let fits = |at: &usize| {
         let (this, next) = (acts[*at], acts.get(at + 1));
         match fault {
-            Fault::MissingSend => matches!(this.message, Some(Message::SendTo(_))),
-            Fault::MissingReceive => matches!(this.message, Some(Message::ReceiveFrom(_))),
+            Fault::MissingSend => matches!(this.message, Some(MessageEnd::SendTo(_))),
+            Fault::MissingReceive => matches!(this.message, Some(MessageEnd::ReceiveFrom(_))),
             // Other calls than these may end all the same.
             Fault::Order => next.is_some_and(|next| next.group == 0 && this.group != 0),
             Fault::OtherOperation | Fault::OtherSize | Fault::OtherType | Fault::LeftOut | Fault::Extra => {
@@ -129,16 +129,16 @@ fn come_late(job: &SeededJob, made: &mut [Vec<Made>], rank: u32, limit: i64) {
     let entered =
         |group: usize| made[rank as usize].iter().filter(|call| call.act.group == group).count() as u64;
     let lacks = |call: &&Made| {
-        let (group, open) = (call.act.group, call.state != State::Done);
+        let (group, open) = (call.act.group, call.state != OpState::Done);
         open && job.groups[group].2.contains(&rank) && entered(group) == call.sequence
     };
     let first = made.iter().flatten().filter(lacks).min_by_key(|call| call.called).copied();
     let Some(awaited) = first else { return };
-    for call in made.iter_mut().flatten().filter(|call| call.state != State::Done) {
-        call.state = State::Failed;
+    for call in made.iter_mut().flatten().filter(|call| call.state != OpState::Done) {
+        call.state = OpState::Failed;
     }
     let called = awaited.called + limit + limit / 20;
-    made[rank as usize].push(Made { called, state: State::Called, ended: 0, ..awaited });
+    made[rank as usize].push(Made { called, state: OpState::Called, ended: 0, ..awaited });
 }
 
 struct World<'a> {
@@ -156,12 +156,13 @@ type Parts = Vec<(u32, usize)>;
 impl World<'_> {
     /// Lets ranks call and operations end until nothing moves, or time is up.
     fn go(&mut self, pace: i64, late: Option<(u32, i64)>, stop: Option<i64>, dice: &mut Dice) {
-        let mut counts: BTreeMap<(u32, usize, Option<Message>), u64> = BTreeMap::new();
+        let mut counts: BTreeMap<(u32, usize, Option<MessageEnd>), u64> = BTreeMap::new();
         let mut open: BTreeMap<(usize, u64, Option<(u32, u32)>), Parts> = BTreeMap::new();
         loop {
             let able = |rank: &u32| {
                 let (made, program) = (&self.made[*rank as usize], &self.programs[*rank as usize]);
-                let waiting = made.iter().rev().take(AHEAD).filter(|call| call.state != State::Done).count();
+                let waiting =
+                    made.iter().rev().take(AHEAD).filter(|call| call.state != OpState::Done).count();
                 let room = if self.job.ahead { AHEAD } else { 1 };
                 made.len() < program.len()
                     && waiting < room
@@ -177,11 +178,11 @@ impl World<'_> {
             let sequence = *count;
             *count += 1;
             self.clocks[rank as usize] = called;
-            let state = State::Called;
+            let state = OpState::Called;
             self.made[rank as usize].push(Made { act, sequence, state, called, ended: 0 });
             let ends = message.map(|message| match message {
-                Message::SendTo(peer) => (rank, peer),
-                Message::ReceiveFrom(peer) => (peer, rank),
+                MessageEnd::SendTo(peer) => (rank, peer),
+                MessageEnd::ReceiveFrom(peer) => (peer, rank),
             });
             open.entry((act.group, sequence, ends))
                 .or_default()
@@ -202,13 +203,13 @@ impl World<'_> {
                         .iter()
                         .rev()
                         .take(AHEAD + 1)
-                        .all(|call| call.state == State::Done)
+                        .all(|call| call.state == OpState::Done)
                 };
                 let ready: Parts = parts.iter().filter(|part| first(part)).copied().collect();
                 for (rank, number) in &ready {
                     let call = &mut self.made[*rank as usize][*number];
-                    if self.job.ahead && call.state == State::Called {
-                        call.state = State::Started;
+                    if self.job.ahead && call.state == OpState::Called {
+                        call.state = OpState::Started;
                     }
                 }
                 let wanted = key.2.map_or(self.job.groups[key.0].2.len(), |_| 2);
@@ -228,7 +229,7 @@ impl World<'_> {
                 }
                 for (rank, number) in ready {
                     let call = &mut self.made[rank as usize][number];
-                    (call.state, call.ended) = (State::Done, ended);
+                    (call.state, call.ended) = (OpState::Done, ended);
                     if !self.job.ahead {
                         self.clocks[rank as usize] = self.clocks[rank as usize].max(ended);
                     }
