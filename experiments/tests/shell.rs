@@ -148,7 +148,6 @@ fn without_a_command_the_help_is_printed() {
         "{help}"
     );
     assert!(said(&["help", "compare"]).contains("--strategies"));
-    assert!(said(&["data"]).contains("allfold data"));
 }
 
 #[test]
