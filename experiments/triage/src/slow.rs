@@ -34,10 +34,13 @@ pub struct Straggler {
     pub said: String,
 }
 
+/// For each rank, how long it was in an operation in nanoseconds, its number and its call.
+type Stays = Vec<(i64, u32, u32)>;
+
 /// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and is in
 /// all their records, with times.
 pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
-    let mut operations: BTreeMap<(u32, u64), Vec<(i64, u32, u32)>> = BTreeMap::new();
+    let mut operations: BTreeMap<(u32, u64), Stays> = BTreeMap::new();
     for (rank, log) in &job.logs {
         for op in log
             .ops

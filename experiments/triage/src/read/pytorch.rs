@@ -53,7 +53,7 @@ enum Ranks {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Number {
-    Number(i64),
+    Whole(i64),
     Text(String),
     Other(IgnoredAny),
 }
@@ -61,7 +61,7 @@ enum Number {
 impl Number {
     fn value(&self) -> i64 {
         match self {
-            Number::Number(value) => *value,
+            Number::Whole(value) => *value,
             Number::Text(text) => text.parse().unwrap_or(-1),
             Number::Other(_) => -1,
         }

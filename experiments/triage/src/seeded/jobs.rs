@@ -151,7 +151,7 @@ impl SeededJob {
             match fault {
                 Fault::MissingSend => has(|message| matches!(message, MessageEnd::SendTo(_))),
                 Fault::MissingReceive => has(|message| matches!(message, MessageEnd::ReceiveFrom(_))),
-                Fault::LostNode => rank % 2 == 0 && rank + 1 < self.ranks,
+                Fault::LostNode => rank.is_multiple_of(2) && rank + 1 < self.ranks,
                 _ => true,
             }
         };

@@ -153,11 +153,14 @@ struct World<'a> {
 /// The calls of one operation: the ranks and the numbers of their calls.
 type Parts = Vec<(u32, usize)>;
 
+/// The operations that have not ended, by group, sequence and, for a message, sender and receiver.
+type Open = BTreeMap<(usize, u64, Option<(u32, u32)>), Parts>;
+
 impl World<'_> {
     /// Lets ranks call and operations end until nothing moves, or time is up.
     fn go(&mut self, pace: i64, late: Option<(u32, i64)>, stop: Option<i64>, dice: &mut Dice) {
         let mut counts: BTreeMap<(u32, usize, Option<MessageEnd>), u64> = BTreeMap::new();
-        let mut open: BTreeMap<(usize, u64, Option<(u32, u32)>), Parts> = BTreeMap::new();
+        let mut open = Open::new();
         loop {
             let able = |rank: &u32| {
                 let (made, program) = (&self.made[*rank as usize], &self.programs[*rank as usize]);
@@ -192,7 +195,7 @@ impl World<'_> {
     }
 
     /// Starts and ends what can start and end.
-    fn settle(&mut self, open: &mut BTreeMap<(usize, u64, Option<(u32, u32)>), Parts>, stop: Option<i64>) {
+    fn settle(&mut self, open: &mut Open, stop: Option<i64>) {
         loop {
             let mut moved = false;
             let keys: Vec<_> = open.keys().copied().collect();
