@@ -38,7 +38,7 @@ pub enum GpuRanks {
     /// So many threads of this process, on its GPUs in turn.
     Threads(u32),
     /// This process is one rank, with this number on its host.
-    Process(Communicator, u32),
+    Process(Box<Communicator>, u32),
 }
 
 /// The rank or ranks whose times count, as nccl-tests numbers them.

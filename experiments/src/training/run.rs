@@ -1,7 +1,7 @@
 //! A training run on threads, as one process of several, or on virtual time, with a progress bar.
 
 use super::elastic;
-use super::launch_mode::{LaunchMode, on_threads, over_mpi};
+use super::launch_mode::{LaunchMode, SimulatedRanks, on_threads, over_mpi};
 use super::profile::{ProfileSchedule, RankProfile};
 use super::stopping::{RankStop, Stopping};
 use super::tensorboard::Events;
@@ -78,6 +78,15 @@ pub fn run(config: &Config, place: &LaunchMode, bar: &ProgressBar) -> CommandRes
     run_on(config, &load(config)?, place, bar, RecordOptions::default())
 }
 
+/// The result of a rank, with the records of its steps and its profile.
+type OfRank = allfold_trainer::Result<(TrainResult, (Vec<RankStep>, RankProfile))>;
+
+/// The ranks on virtual time, with a record of their activities.
+fn on_clock(machine: &SimulatedRanks) -> World {
+    let world = World::sim(&machine.topology).costs(machine.topology.costs()).device(machine.devices.device);
+    world.faults(machine.faults.clone()).timeline().any()
+}
+
 /// Trains on any data; `bar` moves with rank 0's steps.
 ///
 /// # Errors
@@ -102,9 +111,7 @@ pub fn run_on(
     let (kept, spans, schedule, stopping) = (noted.step, noted.spans, noted.profile, noted.stopping);
     let collector = WaitCollector::new(ranks).filter(|_| noted.waiting && in_one_process && !on_gpus);
     let waits = collector.as_ref();
-    let one = |config: &Config,
-               comm: &Communicator|
-     -> allfold_trainer::Result<(TrainResult, (Vec<RankStep>, RankProfile))> {
+    let one = |config: &Config, comm: &Communicator| -> OfRank {
         let first = comm.rank().0 == 0;
         let events = if first { events.lock().ok() } else { None };
         let follow = if first { follow.lock().ok() } else { None };
@@ -144,18 +151,10 @@ pub fn run_on(
     };
     let world = match place {
         LaunchMode::Threads(ranks) => on_threads(*ranks)?.any(),
-        LaunchMode::Sim(machine) => {
-            let topology = &machine.topology;
-            let world = World::sim(topology).costs(topology.costs()).device(machine.devices.device);
-            world.faults(machine.faults.clone()).timeline().any()
-        }
-        LaunchMode::Process(environment) => {
-            return elastic::run(config, environment, alone);
-        }
+        LaunchMode::Sim(machine) => on_clock(machine),
+        LaunchMode::Process(environment) => return elastic::run(config, environment, alone),
         LaunchMode::Joined(comm) => return alone(config, comm).map_err(CommandError::from),
-        LaunchMode::Mpi(..) => {
-            return alone(config, &over_mpi(false)?).map_err(CommandError::from);
-        }
+        LaunchMode::Mpi(..) => return alone(config, &over_mpi(false)?).map_err(CommandError::from),
     };
     let mut report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(CommandError::from)?;
     let timeline = std::mem::take(&mut report.timeline);

@@ -83,7 +83,7 @@ pub fn on_gpus(ranks: u32) -> CommandResult<GpuRanks> {
     };
     let comm = Communicator::join(&launched, Joining::from_env()?)?;
     match comm.size() == ranks {
-        true => Ok(GpuRanks::Process(comm, launched.local_rank)),
+        true => Ok(GpuRanks::Process(Box::new(comm), launched.local_rank)),
         false => Err(names::other_ranks(ranks, launched.launcher, comm.size())),
     }
 }
