@@ -45,7 +45,7 @@ fn files_and_crates_stay_small() {
 
 /// Lines of production code: neither blank nor a comment, in a folder `src`, outside of tests. The number only falls, except by what a
 /// change is granted.
-const PRODUCTION: usize = 97_000;
+const PRODUCTION: usize = 103_600;
 
 #[test]
 fn production_code_does_not_grow() {
@@ -61,10 +61,13 @@ fn production_code_does_not_grow() {
     assert!(lines + 500 > PRODUCTION, "lower the limit of {PRODUCTION} lines of production code to {lines}");
 }
 
-/// The lines of a file that count, up to its module of tests.
+/// The lines of a file that count, without its module of tests at the end. A line that declares such a module is followed by code.
 fn production(text: &str) -> usize {
-    let own = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
-    own.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
+    let mut parts = text.split("\n#[cfg(test)]\nmod ");
+    let first = parts.next().unwrap_or_default();
+    let declared = parts.filter_map(|part| part.split_once('\n').filter(|(line, _)| line.ends_with(';')));
+    let own = [first].into_iter().chain(declared.map(|(_, rest)| rest));
+    own.flat_map(str::lines).map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//")).count()
 }
 
 #[test]
