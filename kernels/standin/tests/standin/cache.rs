@@ -1,21 +1,11 @@
 //! Compiled kernels on disk: each is compiled once for all processes of a machine.
 
-use crate::alone::{Found, alone, is_child};
+use crate::alone::{Found, alone_with, is_child};
 use allfold_cuda::{Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{Nvrtc, StandinOptions, standin_compilations};
-use std::path::PathBuf;
 
 const TEST: &str = "cache::a_kernel_is_compiled_once_by_all_processes_and_again_where_its_entry_is_damaged";
-
-/// The folder of this test's cache, which its processes share.
-fn folder() -> PathBuf {
-    let name = std::env::var("ALLFOLD_CACHE_DIR");
-    name.map_or_else(
-        |_| std::env::temp_dir().join(format!("allfold-cache-{}", std::process::id())),
-        PathBuf::from,
-    )
-}
 
 fn sum() -> Found {
     let queue = Queue::new(Gpu::open()?, 0)?;
@@ -28,20 +18,14 @@ fn sum() -> Found {
 
 #[test]
 fn a_kernel_is_compiled_once_by_all_processes_and_again_where_its_entry_is_damaged() {
-    if !is_child() {
-        #[allow(unsafe_code, reason = "the child processes read the variable")]
-        // SAFETY: no other thread of this test reads the environment meanwhile; the variable is read by child processes alone.
-        unsafe {
-            std::env::set_var("ALLFOLD_CACHE_DIR", folder());
-        }
-    }
+    let folder = tempfile::tempdir().unwrap();
     let compiled = |variant: &str, options: StandinOptions, count: usize| {
-        let text = alone(TEST, variant, options, sum);
+        let text = alone_with(Some(folder.path()), (TEST, variant), options, sum);
         assert!(is_child() || text.contains(&format!("compiled {count}\n")), "{variant}: {text}");
     };
     compiled("first", StandinOptions::default(), 1);
     compiled("second", StandinOptions::default(), 0);
-    let entries = || std::fs::read_dir(folder()).into_iter().flatten().flatten();
+    let entries = || std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
     let damage = |change: fn(&mut Vec<u8>)| {
         for entry in entries().filter(|entry| entry.path().extension().is_none()) {
             let mut bytes = std::fs::read(entry.path()).unwrap();
@@ -66,7 +50,4 @@ fn a_kernel_is_compiled_once_by_all_processes_and_again_where_its_entry_is_damag
     let nvrtc = Nvrtc { version: (13, 1), ..Nvrtc::default() };
     compiled("compiler", StandinOptions { nvrtc: Some(nvrtc), ..StandinOptions::default() }, 1);
     compiled("last", StandinOptions::default(), 0);
-    if !is_child() {
-        std::fs::remove_dir_all(folder()).unwrap();
-    }
 }
