@@ -4,7 +4,7 @@ use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_report::records::TriageFound;
-use allfold_triage::{Reading, judge, lines, starts};
+use allfold_triage::{DumpReader, judge, lines, starts};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 /// A file that is no dump, or a folder without one.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
-    let mut reading = Reading::default();
+    let mut reading = DumpReader::default();
     let mut earlier = Vec::new();
     args.ranks.into_iter().for_each(|ranks| reading.ranks(ranks));
     for path in &args.dumps {
@@ -56,9 +56,9 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let job = reading.finish().map_err(CommandError::usage)?;
     if job.logs.is_empty() && job.words.is_empty() {
-        let none: Vec<String> = args.dumps.iter().map(|path| without(path)).collect();
-        let notes = if job.notes.is_empty() { none.join("; ") } else { job.notes.join("; ") };
-        return Err(CommandError::usage(notes));
+        let none = args.dumps.iter().map(|path| without(path));
+        let notes: Vec<String> = none.chain(job.notes).collect();
+        return Err(CommandError::usage(notes.join("; ")));
     }
     job.notes.iter().try_for_each(|note| output.say(note))?;
     let verdict = judge(&job);
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> CommandResult {
 
 /// What happened in an earlier start of a job, in a line.
 fn headline(start: &Path) -> String {
-    let mut reading = Reading::default();
+    let mut reading = DumpReader::default();
     let read = reading.path(start).map_err(|error| error.to_string()).and_then(|()| reading.finish());
     read.map_or_else(
         |error| error,

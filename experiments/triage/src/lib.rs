@@ -1,6 +1,6 @@
 //! Who hung, and why: the dumps that the ranks of a job left, in one model, and the causes of the hang, most likely first.
 //!
-//! [`Reading`] reads Allfold's flight records, the dumps of PyTorch's flight recorder, and logs, into a [`model::DumpedJob`]. [`judge()`] finds
+//! [`DumpReader`] reads Allfold's flight records, the dumps of PyTorch's flight recorder, and logs, into a [`model::DumpedJob`]. [`judge()`] finds
 //! the causes, each with the evidence for and against it. A rank without a dump is evidence, too.
 
 pub mod judge;
@@ -11,5 +11,5 @@ pub mod slow;
 mod tell;
 
 pub use judge::{CauseKind, HangCause, Hung, Verdict, judge};
-pub use read::{Reading, starts};
+pub use read::{DumpReader, starts};
 pub use tell::lines;

@@ -5,7 +5,7 @@ use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::{DeviceWork, Topology};
 use allfold_triage::model::DumpedJob;
 use allfold_triage::slow::straggler;
-use allfold_triage::{CauseKind, Reading, judge};
+use allfold_triage::{CauseKind, DumpReader, judge};
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
 }
 
 fn read(folder: &Path) -> DumpedJob {
-    let mut reading = Reading::default();
+    let mut reading = DumpReader::default();
     reading.path(folder).unwrap();
     reading.finish().unwrap()
 }

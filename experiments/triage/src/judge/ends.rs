@@ -1,9 +1,9 @@
 //! The causes at which the waiting ends.
 
 use super::lanes::{Lanes, broke, expected};
+use super::named::{of_group, ranks};
 use super::verdict::{CauseKind, HangCause};
 use super::waits::{End, Key, Waiting, Waits};
-use super::{of_group, ranks};
 use crate::model::{DumpedJob, Fact, MessageEnd, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,7 +21,7 @@ const OWN: &str = "communicator ";
 
 /// A job that is being read.
 #[derive(Default)]
-pub struct Reading {
+pub struct DumpReader {
     job: DumpedJob,
     /// The groups by name and list of ranks.
     groups: BTreeMap<(String, Vec<u32>), u32>,
@@ -32,7 +32,7 @@ pub struct Reading {
     file: String,
 }
 
-impl Reading {
+impl DumpReader {
     /// Says how many ranks the job has, for dumps that do not.
     pub fn ranks(&mut self, ranks: u32) {
         self.job.size = ranks;
@@ -175,7 +175,9 @@ impl Reading {
     /// # Errors
     /// The dumps are of several jobs.
     pub fn finish(mut self) -> std::result::Result<DumpedJob, String> {
-        let listed = self.job.groups.iter().flat_map(|group| group.members.iter().map(|rank| rank + 1)).max();
+        let listed =
+            self.job.groups.iter().flat_map(|group| &group.members).filter(|rank| **rank < Rank::MOST);
+        let listed = listed.map(|rank| rank + 1).max();
         let dumped = self.job.logs.keys().last().map(|rank| rank + 1);
         let worded = self
             .job

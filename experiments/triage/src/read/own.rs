@@ -1,6 +1,6 @@
 //! Allfold's own flight records: see [`allfold_collectives::flight`].
 
-use super::Reading;
+use super::DumpReader;
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState};
 use allfold_collectives::flight::{Entry, Record, State as Recorded, Writer};
 
@@ -11,7 +11,7 @@ const ASKED: &str = "it was asked for its record";
 ///
 /// # Errors
 /// The record is of a job of another size, or the rank has a record already.
-pub(super) fn add(Record { header, entries }: Record, into: &mut Reading) -> Result<(), String> {
+pub(super) fn add(Record { header, entries }: Record, into: &mut DumpReader) -> Result<(), String> {
     if into.job.size != 0 && into.job.size != header.size {
         return Err(format!(
             "TWICE rank {} has a record of a job of {} ranks, and others have records of one of {}: give the records of one job",

@@ -8,7 +8,7 @@
 //! "scheduled", and `retired` says that the operation has ended. It lists the ranks of the latest group alone, under an empty name, and
 //! records no sends and receives, though they count in `pg_status`.
 
-use super::Reading;
+use super::DumpReader;
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
 use allfold_base::Rank;
 use serde::Deserialize;
@@ -123,7 +123,7 @@ impl Dump<'_> {
     ///
     /// # Errors
     /// The dump's major version is not 2, or its ranks are none.
-    pub(super) fn add(self, rank: u32, written: i64, into: &mut Reading) -> Result<(), String> {
+    pub(super) fn add(self, rank: u32, written: i64, into: &mut DumpReader) -> Result<(), String> {
         let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
         let mut parts = self.version.split('.');
         match (number(parts.next()), number(parts.next())) {
@@ -246,7 +246,7 @@ impl Entry<'_> {
     }
 }
 
-impl Reading {
+impl DumpReader {
     /// The number of a group, which is one that has the same name and the same ranks.
     fn group(
         &mut self,

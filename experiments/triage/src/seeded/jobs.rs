@@ -1,6 +1,6 @@
 //! The jobs of seeded hangs: groups, and the program of every rank; and the faults.
 
-use super::Dice;
+use super::dice::Dice;
 use crate::judge::CauseKind;
 use crate::model::MessageEnd;
 

@@ -3,18 +3,21 @@
 //! A case is a job ([`jobs`]) whose ranks run their programs on a clock ([`run`]) until nothing moves. The fault changes the program of
 //! one rank. Dumps are rendered as PyTorch's flight recorder writes them, and read back by the reader of real dumps.
 
+mod dice;
 mod jobs;
 mod render;
 mod run;
 
 use crate::judge::{CauseKind, Hung, Verdict, judge};
 use crate::model::DumpedJob;
-use crate::read::Reading;
+use crate::read::DumpReader;
 use crate::slow::straggler;
-use allfold_base::hash::{SplitMix, splitmix};
+use allfold_base::hash::splitmix;
+use dice::Dice;
 use std::path::Path;
 
 pub use jobs::Fault;
+pub use render::RankFiles;
 
 /// Which dumps are withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,9 +41,6 @@ impl Withheld {
         ["none", "culprit", "random", "half"][self as usize]
     }
 }
-
-/// The ranks' files of a case: names and texts, with the time at which each was written, in nanoseconds since 1970.
-pub type RankFiles = Vec<(String, i64, String)>;
 
 /// A case: a job with a fault.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ pub struct CaseScore {
 impl SeededCase {
     /// The case of a seed and a number: faults take turns, everything else is drawn.
     pub fn drawn(seed: u64, number: u64) -> SeededCase {
-        let mut dice = Dice(SplitMix(splitmix(seed) ^ splitmix(!number)));
+        let mut dice = Dice::new(splitmix(seed) ^ splitmix(!number));
         let fault = Fault::ALL[(number % Fault::ALL.len() as u64) as usize];
         let job = jobs::job(&mut dice, fault);
         let rank = job.faulty(&mut dice, fault);
@@ -86,7 +86,7 @@ impl SeededCase {
 
     /// The files without some of the dumps.
     pub fn with(&self, withheld: Withheld, seed: u64) -> RankFiles {
-        let mut dice = Dice(SplitMix(splitmix(seed)));
+        let mut dice = Dice::new(splitmix(seed));
         let other = (self.rank + 1 + dice.below(u64::from(self.ranks) - 1) as u32) % self.ranks;
         let half: Vec<u32> = {
             let mut all: Vec<u32> = (0..self.ranks).collect();
@@ -109,7 +109,7 @@ impl SeededCase {
     /// # Errors
     /// A file that cannot be read.
     pub fn read(files: &RankFiles) -> Result<DumpedJob, String> {
-        let mut reading = Reading::default();
+        let mut reading = DumpReader::default();
         for (name, written, text) in files {
             reading
                 .bytes(Path::new(name), *written, text.as_bytes())
@@ -149,17 +149,4 @@ pub fn score(fault: Fault, rank: u32, withheld: Withheld, job: &DumpedJob, verdi
     let first = right(0);
     let wrong = verdict.causes.first().is_some_and(|cause| !cause.ranks.contains(&rank));
     CaseScore { first, second: first || right(1), wrong, undecided: verdict.causes.is_empty(), said }
-}
-
-/// A sequence of draws.
-pub(crate) struct Dice(SplitMix);
-
-impl Dice {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0.word() % end.max(1)
-    }
-
-    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
 }

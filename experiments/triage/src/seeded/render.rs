@@ -1,10 +1,13 @@
 //! What the ranks of a seeded job leave: dumps as PyTorch's flight recorder writes them as JSON, with stacks, and a launcher's log.
 
+use super::dice::Dice;
 use super::jobs::{Fault, SeededJob};
 use super::run::{Made, Ran};
-use super::{Dice, RankFiles};
 use crate::model::{MessageEnd, OpState};
 use serde_json::{Value, json};
+
+/// The ranks' files of a case: names and texts, with the time at which each was written, in nanoseconds since 1970.
+pub type RankFiles = Vec<(String, i64, String)>;
 
 /// When jobs start, in nanoseconds since 1970.
 const START: i64 = 1_790_000_000_000_000_000;

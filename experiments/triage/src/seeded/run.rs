@@ -1,6 +1,6 @@
 //! Runs a job with a fault on a clock, until nothing moves or its time is up.
 
-use super::Dice;
+use super::dice::Dice;
 use super::jobs::{Act, Fault, SeededJob};
 use crate::model::{MessageEnd, OpState};
 use std::collections::BTreeMap;
