@@ -35,7 +35,8 @@ use allfold_kernels::nn::{Float, ThreadPool};
 use checkpointing::Held;
 use consensus::{begin_alike, same_data};
 use data_place::DataPlace;
-use epochs::{Line, Progress};
+use epochs::Progress;
+use report::Line;
 use std::sync::Arc;
 use training_rank::{Host, TrainingRank};
 
@@ -154,15 +155,6 @@ impl<'a, F: Float> Run<'a, F> {
             held: Held::default(),
             trained_on: TrainedOn::of(config, train),
         })
-    }
-
-    /// The path by which ranks on GPUs sum gradients, and why, which rank 0 notes; `None` on CPUs and for a single rank.
-    fn exchange(&self, observer: &mut dyn Observer) -> Option<String> {
-        let exchange = self.rank.exchange()?;
-        if self.comm.rank().0 == 0 {
-            observer.note(&format!("gradients are summed by {exchange}"));
-        }
-        Some(exchange)
     }
 
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {

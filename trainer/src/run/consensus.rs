@@ -1,6 +1,7 @@
 //! Agreement between ranks besides gradients: equal weights at the start and at the end, mean losses, and aborts after divergence.
 
-use super::epochs::{Line, Progress};
+use super::epochs::Progress;
+use super::report::Line;
 use super::{Observer, Run};
 use crate::{Dataset, Error, Model, Network, Result, checkpoint, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};

@@ -1,12 +1,12 @@
 //! The epochs of a run: which one is next, whether the run ends early, and an epoch's steps.
 
+use super::report::Line;
 use super::training_rank::{Loaded, StepDone};
 use super::{Observer, Run, TrainResult};
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::{LrSchedule, Result, scores};
 use allfold_kernels::nn::Float;
-use allfold_sim::Picos;
 
 /// How far a run is.
 pub(super) struct Progress {
@@ -22,15 +22,6 @@ pub(super) struct Progress {
     pub stop: Option<u64>,
     /// When the observer gets the losses next.
     pub line: Line,
-}
-
-/// When an observer that needs the losses between scores gets them.
-#[derive(Default)]
-pub(super) struct Line {
-    /// After how many steps.
-    pub due: u64,
-    /// When it got them last, on the rank's clock.
-    pub at: Picos,
 }
 
 impl Progress {

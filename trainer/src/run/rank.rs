@@ -4,6 +4,7 @@
 use super::gpu_rank::GpuRank;
 use super::rank_trainer::RankTrainer;
 use super::training_rank::TrainingRank;
+use super::{Observer, Run};
 use crate::cuda::{self, CudaMachine};
 use crate::engine::NetworkSplit;
 use crate::strategies::{self, ddp};
@@ -38,6 +39,17 @@ pub(super) fn rank<'a, F: Float>(
             Err(Error::Config(what.into()))
         }
         _ => Ok(Box::new(RankTrainer::new(config, models::build(config, samples)?, comm)?)),
+    }
+}
+
+impl<F: Float> Run<'_, F> {
+    /// The path by which ranks on GPUs sum gradients, and why, which rank 0 notes; `None` on CPUs and for a single rank.
+    pub(super) fn exchange(&self, observer: &mut dyn Observer) -> Option<String> {
+        let exchange = self.rank.exchange()?;
+        if self.comm.rank().0 == 0 {
+            observer.note(&format!("gradients are summed by {exchange}"));
+        }
+        Some(exchange)
     }
 }
 

@@ -7,6 +7,15 @@ use crate::{EpochReport, Evaluation, MemoryUse, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
 
+/// When an observer that needs the losses between scores gets them.
+#[derive(Default)]
+pub(super) struct Line {
+    /// After how many steps.
+    pub due: u64,
+    /// When it got them last, on the rank's clock.
+    pub at: Picos,
+}
+
 /// The outcome of a step, on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {

@@ -23,27 +23,19 @@ struct Entry {
 /// The bytes of a file up to its data: the length of its header, and its header.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read; or, as `InvalidData`, it is longer than its header says, or its header is too long.
 pub fn head(path: &Path) -> Result<Vec<u8>> {
-    let (mut file, mut bytes) = (File::open(path)?, Vec::new());
-    (&mut file).take(8).read_to_end(&mut bytes)?;
-    let header = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    file.take(header.min(HEADER)).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    begun(&File::open(path)?).map(|(bytes, _)| bytes)
 }
 
-/// Reads a whole file. A file that ends early is read too; the parser of its bytes reports where it ends.
-///
-/// # Errors
-/// The file cannot be read; or, as `InvalidData`, it is longer than its header says, or its header is too long.
-pub fn read(path: &Path) -> Result<Vec<u8>> {
-    let file = File::open(path)?;
+/// The bytes of a file up to its data, and how many bytes of data its header describes.
+fn begun(mut file: &File) -> Result<(Vec<u8>, u64)> {
     let about = file.metadata()?;
     let length = about.is_file().then_some(about.len());
     let mut bytes = Vec::new();
-    (&file).take(8).read_to_end(&mut bytes)?;
+    file.by_ref().take(8).read_to_end(&mut bytes)?;
     let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
-        return Ok(bytes);
+        return Ok((bytes, 0));
     };
     if header > HEADER && length.is_none_or(|length| length > HEADER) {
         return Err(wrong(format!(
@@ -51,13 +43,24 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
             HEADER >> 20
         )));
     }
-    (&file).take(header.min(HEADER)).read_to_end(&mut bytes)?;
+    file.take(header.min(HEADER)).read_to_end(&mut bytes)?;
     let entries: BTreeMap<String, Entry> = serde_json::from_slice(&bytes[8..]).unwrap_or_default();
     let data = entries.values().filter_map(|entry| Some(entry.data_offsets?.1)).max().unwrap_or(0);
     let whole = data.saturating_add(bytes.len() as u64);
-    if let Some(length) = length.filter(|length| *length > whole && header <= HEADER) {
-        return Err(wrong(format!("has {length} bytes, and its header describes {whole}")));
+    match length.filter(|length| *length > whole && header <= HEADER) {
+        Some(length) => Err(wrong(format!("has {length} bytes, and its header describes {whole}"))),
+        None => Ok((bytes, data)),
     }
+}
+
+/// Reads a whole file. A file that ends early is read too; the parser of its bytes reports where it ends.
+///
+/// # Errors
+/// Those of [`head`].
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let (mut bytes, data) = begun(&file)?;
+    let whole = data.saturating_add(bytes.len() as u64);
     (&file).take(data.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > whole {
         true => Err(wrong(format!("goes on after the {whole} bytes that its header describes"))),
@@ -81,6 +84,9 @@ pub fn damage(bytes: &[u8], length: u64, error: &dyn std::fmt::Display) -> Strin
     let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return format!("ends at byte {length} within the length of its header");
     };
+    if header == 0 {
+        return "is no safetensors file: its header describes nothing".into();
+    }
     let Some(text) = usize::try_from(header).ok().and_then(|header| bytes[8..].get(..header)) else {
         return format!("ends at byte {length} within its header of {header} bytes");
     };
