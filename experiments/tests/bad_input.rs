@@ -323,8 +323,10 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
         let (now, weights) = (path("now"), format!("model.weights={}", path("now")));
         let simulate = ["simulate", "all_reduce", "--ranks", "8", "-b", "1K", "-e", "1K", "--topology"];
         let train = ["train", "--config", CNN, "--set"];
-        // A log is read line by line, whatever its length.
-        let run = if *file == zeros { "a measured run may have 16 MiB" } else { ":1:1: is no text in UTF-8" };
+        let (run, unlike) = match *file == zeros {
+            true => ("a measured run may have 16 MiB", "is no regular file"),
+            false => (":1:1: is no text in UTF-8", "is neither a safetensors file nor"),
+        };
         for (args, says) in [
             (vec!["validate", &now], run),
             (vec!["calibrate", "--out", "o.toml", &now], run),
@@ -333,10 +335,7 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
             ([&simulate[..], &[&xml]].concat(), "a description of a machine may have 16 MiB"),
             ([&simulate[..], &[&json, "--algo", "nccl"]].concat(), "a machine's description may have 1 MiB"),
             (vec!["train", "--config", &toml], "a configuration may have 1 MiB"),
-            (
-                [&train[..], &[&weights]].concat(),
-                if *file == zeros { "is no regular file" } else { "is neither a safetensors file nor" },
-            ),
+            ([&train[..], &[&weights]].concat(), unlike),
             ([&train[..], &["checkpoint.resume=true", "--set", &resumed]].concat(), "its header describes"),
             (
                 vec!["train", "--config", CNN, "--plot", "p.svg", "--compare", &now],
@@ -345,12 +344,9 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
             (vec!["report", "--from", &now], "a file of records may have"),
             (vec!["triage", &now], "a dump may have"),
         ] {
-            let output = std::process::Command::new("sh")
-                .args(["-c", "ulimit -v 524288; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_allfold")])
-                .args(&args)
-                .current_dir(folder.path())
-                .output()
-                .unwrap();
+            let limited = ["-c", "ulimit -v 524288; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_allfold")];
+            let mut command = std::process::Command::new("sh");
+            let output = command.args(limited).args(&args).current_dir(folder.path()).output().unwrap();
             let said = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
             assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");

@@ -402,7 +402,8 @@ fn an_interrupted_report_has_the_parts_that_were_done_and_after_two_signals_noth
     for (name, twice) in [("once", false), ("twice", true)] {
         let out = folder.path().join(name).join("report");
         let mut child = started(&["report", "--quick", "--out", out.to_str().unwrap()]);
-        let line = first_line(&mut BufReader::new(child.stdout.take().unwrap()));
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let line = first_line(&mut output);
         assert!(line.starts_with("proofs "), "{line}");
         interrupt(&child, Signal::INT);
         // A signal that arrives before the first one was handled counts as the same signal.

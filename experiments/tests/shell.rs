@@ -11,7 +11,7 @@ use common::{allfold, folder, said};
 use std::process::Command;
 
 /// A short run of every command. RUN, RECORDS and FLIGHT are files that the commands read, MLP a configuration, OUT a folder.
-const RUNS: [&str; 19] = [
+const RUNS: [&str; 20] = [
     "verify barrier --ranks 1..4",
     "show all_reduce --algo ring --ranks 2",
     "bench barrier --backend threads --ranks 2 -n 1 -w 0",
@@ -19,7 +19,7 @@ const RUNS: [&str; 19] = [
     "faults --schedules 1",
     "train --config MLP --steps 1",
     "compare --config MLP --ranks 2 --strategies ddp --modeled-only",
-    "data list",
+    "predict --help",
     "scale --config MLP --ranks 2 --modeled-only",
     "machines",
     "report --from RECORDS --out OUT",
@@ -29,6 +29,7 @@ const RUNS: [&str; 19] = [
     "calibrate RUN --prior published --out OUT/fitted.toml",
     "doctor",
     "triage FLIGHT",
+    "hangs --cases 1",
     "completions bash",
     "man",
 ];

@@ -44,12 +44,14 @@ fn processes_that_a_rank_leaves_behind_do_not_count_once_they_have_ended() {
 
 #[test]
 fn ranks_that_were_killed_after_the_grace_period_are_named() {
-    let script = "trap '' TERM; [ $RANK = 1 ] && trap 'exit 0' TERM; echo up; \
-                  [ $RANK = 0 ] && exit 4; while :; do sleep 0.05; done";
-    let output = end(launch(&["-n", "3", "--grace", "0.5", "--", "sh", "-c", script]));
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let script = "trap '' TERM; [ $RANK = 1 ] && trap 'exit 0' TERM; echo up > $0/$RANK; \
+                  while [ $RANK = 0 ]; do [ -s $0/1 ] && [ -s $0/2 ] && exit 4; sleep 0.01; done; \
+                  while :; do sleep 0.05; done";
+    let output = end(launch(&["-n", "3", "--grace", "0.5", "--", "sh", "-c", script, &place]));
     let said = text(&output.stderr);
     let line = said.lines().find(|line| line.contains("had to be killed"));
-    // Rank 1 may not have set its trap yet when rank 0 fails.
     assert!(line.is_some_and(|line| line.contains("2 still ran 500ms after SIGTERM")), "{said}");
     assert!(line.unwrap().ends_with("--grace SECONDS gives ranks more time"), "{said}");
     let kept = end(launch(&["-n", "2", "--", "sh", "-c", "[ $RANK = 0 ] && exit 4; exec sleep 1000"]));

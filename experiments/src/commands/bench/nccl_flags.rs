@@ -16,7 +16,7 @@ pub(super) struct NcclFlags {
     /// With nccl: wait on the host for each call: 1 or 0 [default: 0]
     #[arg(short = 'z', long, value_name = "0|1", value_parser = value_parser!(u8).range(0..=1))]
     blocking: Option<u8>,
-    /// With nccl: the ranks whose times count: rank 0 (0), the mean of all (1), the least (2), the greatest (3) [default: 1]
+    /// With nccl: the ranks whose times count, 0 to 3: rank 0, the mean of all, the least, the greatest [default: 1]
     #[arg(short = 'a', long, value_name = "0..3", value_parser = value_parser!(u8).range(0..=3))]
     average: Option<u8>,
     /// With nccl: report the host's time for issuing a call, not the GPU's for running it: 1 or 0 [default: 0]

@@ -173,8 +173,9 @@ impl Live {
                 *next = next.max(self.file.as_ref().map_or(0, |file| written(file, &progress.setup, so_far)))
             }
         }
-        // The record of an epoch's last step waits for the score, and that of the run's last step for the end.
-        let open = losses.len().is_multiple_of(self.steps[0]) || losses.len() == self.steps[1];
+        // The record of an epoch's last step waits for the score, and that of a step that may be the run's last for the end.
+        let may_end = losses.len() == self.steps[1] || so_far.config.training.patience > 0;
+        let open = may_end || losses.len().is_multiple_of(self.steps[0]);
         let end = losses.len().saturating_sub(usize::from(open));
         if *next < end {
             // A failure to write the file is reported when the run ends.
