@@ -110,6 +110,7 @@ const THROUGH_PARENTS: &[(&str, &str)] = &[
     ("trainer", "run.rs"),
     ("trainer/prediction", "clock/mod.rs"),
     ("experiments", "commands/train.rs"),
+    ("experiments/triage", "read/mod.rs"),
     // A trait's default needs an implementation, or the way in needs its parts, which need its types.
     ("collectives/schedules", "schedule/mod.rs"),
     ("kernels", "nn/gemm/mod.rs"),
@@ -133,6 +134,8 @@ const BETWEEN_FOLDERS: &[(&str, &str)] = &[
     ("collectives", "contract"),
     ("experiments", "training"),
     ("kernels", "reduce"),
+    // A topology file describes its GPU by a row of the machines' table, and a machine becomes a topology.
+    ("sim", "machines"),
     ("trainer", "engine"),
     ("trainer/datasets", "pictures"),
 ];
