@@ -7,6 +7,8 @@ use std::sync::Arc;
 pub trait CudaMachine: Send + Sync {
     /// The devices in words.
     fn name(&self) -> String;
+    /// The number of devices.
+    fn devices(&self) -> usize;
 }
 
 /// `None`, the CPU.

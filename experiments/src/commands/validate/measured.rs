@@ -24,7 +24,7 @@ pub(in crate::commands) struct MachineArgs {
     /// InfiniBand"}. What nccl-tests lists may be left out
     #[arg(long, value_name = "FILE")]
     machine: Option<PathBuf>,
-    /// The number of ranks of tables that list none [default: GPUs of --machine, or what busbw / algbw says]
+    /// The number of ranks, 2 to 1000000, of tables that list none [default: GPUs of --machine, or what busbw / algbw says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     ranks: Option<u32>,
     /// A setting of all runs, such as NCCL_ALGO=Ring, in place of what their files say; may be given again

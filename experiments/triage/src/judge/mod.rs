@@ -1,8 +1,8 @@
 //! Judging: the causes for which the ranks of a job wait, most likely first.
 //!
-//! Three kinds of evidence are weighed. Ranks that made different calls in one operation ([`diverged`]); whom the ranks wait for, followed
-//! to its end ([`waits`]); and the order of a rank's earlier calls, which repeats in training, so that a call that breaks it is
-//! suspicious ([`lanes::expected`]).
+//! Three kinds of evidence are weighed. Ranks that made different calls in one operation (`diverged`); whom the ranks wait for, followed
+//! to its end (`waits`); and the order of a rank's earlier calls, which repeats in training, so that a call that breaks it is
+//! suspicious (`lanes`).
 
 mod diverged;
 mod ends;

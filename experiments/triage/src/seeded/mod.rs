@@ -1,6 +1,6 @@
 //! Seeded hangs: jobs with a known fault, the dumps that their ranks would leave, and whether the triage of these dumps is right.
 //!
-//! A case is a job ([`jobs`]) whose ranks run their programs on a clock ([`run`]) until nothing moves. The fault changes the program of
+//! A case is a job (`jobs`) whose ranks run their programs on a clock (`run`) until nothing moves. The fault changes the program of
 //! one rank. Dumps are rendered as PyTorch's flight recorder writes them, and read back by the reader of real dumps.
 
 mod dice;
