@@ -213,7 +213,7 @@ own_gpus() { # own_gpus RANKS
 two_nodes() { # two_nodes COMMAND...
     local node job=()
     for node in 0 1; do
-        NCCL_HOSTID=node$node NCCL_SOCKET_IFNAME=lo ./allfold launch -n 1 --nnodes 2 --node-rank $node \
+        NCCL_HOSTID="node$node" NCCL_SOCKET_IFNAME=lo ./allfold launch -n 1 --nnodes 2 --node-rank "$node" \
             --rdzv 127.0.0.1:29571 -- "$@" &
         job+=($!)
     done
