@@ -8,7 +8,7 @@ command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install --ye
 shellcheck examples/slurm/*.sbatch scripts/*.sh .ci/run
 # sbatch reads the directives: each must be one of these.
 known='job-name|nodes|ntasks-per-node|gpus-per-node|gpu-bind|cpus-per-task|time|requeue|signal|output'
-if grep -E '^#SBATCH' examples/slurm/*.sbatch | grep -vE "^#SBATCH --($known)(=|$)"; then
+if grep -hE '^#SBATCH' examples/slurm/*.sbatch | grep -vE "^#SBATCH --($known)(=|$)"; then
     echo "a directive that sbatch may not know" >&2
     exit 1
 fi
