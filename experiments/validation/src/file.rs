@@ -17,6 +17,7 @@ use allfold_nccl_model::physics::{PARAMETERS, Parameters};
 use allfold_sim::suggest::unknown;
 use allfold_sim::{expected, line_and_column};
 use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
 
 /// The parameter file that `calibrate` writes and `validate` reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -67,7 +68,9 @@ impl ParameterFile {
     /// # Errors
     /// Only if the shipped file were broken, which a test rules out.
     pub fn published() -> Result<ParameterFile, String> {
-        ParameterFile::parse(PUBLISHED)
+        static READ: LazyLock<Result<ParameterFile, String>> =
+            LazyLock::new(|| ParameterFile::parse(PUBLISHED));
+        READ.clone()
     }
 
     /// Reads a file.
