@@ -1,0 +1,77 @@
+//! One training job: what is predicted.
+
+use crate::cluster::Cluster;
+use crate::layout::Layout;
+use crate::model::LargeModel;
+use serde::{Deserialize, Serialize};
+
+/// A model, how it is trained, where, and by which software.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingJob {
+    /// The network.
+    pub model: LargeModel,
+    /// How ranks share it.
+    pub layout: Layout,
+    /// The GPUs.
+    pub cluster: Cluster,
+    /// The precision of the blocks' products.
+    pub precision: Precision,
+    /// The framework's name, a key of the table of frameworks.
+    pub framework: Framework,
+    /// Whether small matrices are trained beside frozen ones (LoRA).
+    pub lora: bool,
+    /// Whether sequences of unlike lengths are packed into one (fine-tuning).
+    pub packed: bool,
+    /// The release of the framework in months since the year 0, where it is known.
+    pub release: Option<u32>,
+}
+
+/// Operands of the products of blocks. Embedding, output layer and attention have 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// f32 or TF32 throughout.
+    F32,
+    /// bf16.
+    Bf16,
+    /// f16.
+    F16,
+    /// FP8 with one scale a tensor.
+    Fp8,
+    /// FP8 with a scale for each row or block.
+    Fp8Rows,
+    /// FP8 with a scale for each 32 elements (MXFP8).
+    Mxfp8,
+    /// NVFP4.
+    Nvfp4,
+}
+
+/// The software whose kernels and exchanges a step uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Framework {
+    /// Megatron-LM of 2021: attention that keeps its scores, nothing of the exchanges hidden.
+    Megatron2021,
+    /// Megatron-LM of 2022: sequence parallelism, selective recomputation.
+    Megatron2022,
+    /// Megatron-LM with DeepSpeed.
+    MegatronDeepspeed,
+    /// Hugging Face's models with DeepSpeed.
+    HuggingfaceDeepspeed,
+    /// Megatron-core by NeMo or Megatron-Bridge, with Transformer Engine.
+    MegatronBridge,
+    /// Megatron-core by itself, nothing hidden.
+    MegatronCore,
+    /// NeMo AutoModel.
+    Automodel,
+    /// llm-foundry: PyTorch eager with FSDP.
+    Foundry,
+    /// torchtitan, compiled.
+    Torchtitan,
+    /// torchtitan, eager.
+    TorchtitanEager,
+    /// JAX with XLA's kernels.
+    Xla,
+    /// JAX with Transformer Engine's kernels.
+    XlaTransformerEngine,
+}

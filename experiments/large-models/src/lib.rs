@@ -1,0 +1,13 @@
+//! Steps of large language models on many GPUs: their time and memory, predicted, compared with what others measured, and planned.
+//!
+//! ```text
+//! LargeModel   shapes of the network --.
+//! Layout       how ranks share it ------+--> TrainingJob --> step time by parts, memory by class
+//! Cluster      GPUs and their network --'
+//! Framework    the kernels and exchanges of the software that runs it
+//! ```
+
+pub mod cluster;
+pub mod job;
+pub mod layout;
+pub mod model;
