@@ -1,5 +1,7 @@
 //! The GPUs of a job and their network, as far as the time of a step depends on them.
 
+use allfold_sim::machines::Generation;
+
 /// One kind of GPU in equal nodes. Bandwidths are of one direction, in bytes a second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
@@ -27,19 +29,4 @@ pub struct Cluster {
     pub omni_path: bool,
     /// Whether the GPU's power is limited below its usual figure.
     pub limited_power: bool,
-}
-
-/// The generation of a GPU, by which its kernels differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Generation {
-    /// V100.
-    Volta,
-    /// A100.
-    Ampere,
-    /// H100, H200.
-    Hopper,
-    /// B200, GB200, B300, GB300.
-    Blackwell,
-    /// MI300X, MI325X.
-    Cdna,
 }

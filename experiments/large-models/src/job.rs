@@ -15,7 +15,7 @@ pub struct TrainingJob {
     /// The GPUs.
     pub cluster: Cluster,
     /// The precision of the blocks' products.
-    pub precision: Precision,
+    pub precision: OperandPrecision,
     /// The framework's name, a key of the table of frameworks.
     pub framework: Framework,
     /// Whether small matrices are trained beside frozen ones (LoRA).
@@ -29,7 +29,7 @@ pub struct TrainingJob {
 /// Operands of the products of blocks. Embedding, output layer and attention have 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Precision {
+pub enum OperandPrecision {
     /// f32 or TF32 throughout.
     F32,
     /// bf16.

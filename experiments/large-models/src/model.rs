@@ -31,7 +31,7 @@ pub struct LargeModel {
     /// Attention with compressed keys and values (DeepSeek's MLA); `None` for ordinary attention.
     pub latent: Option<LatentAttention>,
     /// The experts of the blocks that have some.
-    pub experts: Option<Experts>,
+    pub experts: Option<RoutedExperts>,
     /// The blocks of a network that mixes kinds of layers; `None` if every block is attention and a feed-forward network.
     pub hybrid: Option<Hybrid>,
     /// Modules that predict further tokens (DeepSeek-V3's multi-token prediction), each a block and an output layer.
@@ -60,10 +60,10 @@ pub struct LatentAttention {
 /// The experts of a mixture.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Experts {
-    /// Experts of a block that tokens are routed to.
+pub struct RoutedExperts {
+    /// RoutedExperts of a block that tokens are routed to.
     pub count: u32,
-    /// Experts that each token goes to.
+    /// RoutedExperts that each token goes to.
     pub top_k: u32,
     /// The inner width of one expert.
     pub ffn: u32,
