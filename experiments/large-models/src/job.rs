@@ -24,6 +24,37 @@ pub struct TrainingJob {
     pub packed: bool,
     /// The release of the framework in months since the year 0, where it is known.
     pub release: Option<u32>,
+    /// What else is known of the run.
+    pub details: Details,
+}
+
+/// What a run states beyond its settings; the default is what a run does that states nothing of the kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// Attention writes its scores to memory although the framework has a fused kernel.
+    pub unfused_attention: bool,
+    /// Exchanges of the tensor axis overlap with its products.
+    pub async_tensor: bool,
+    /// Parameters, gradients and the optimiser's state have 16 bits.
+    pub pure_16_bit: bool,
+    /// Experts drop the tokens above their capacity.
+    pub token_drop: bool,
+    /// No exchange overlaps with computation.
+    pub no_overlap: bool,
+    /// What is kept in the memory of the host.
+    pub offload: Offload,
+}
+
+/// What is kept in the memory of the host instead of the GPU's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// Nothing.
+    #[default]
+    None,
+    /// The optimiser's state; its update runs on the host.
+    Optimizer,
+    /// Parameters, too.
+    Parameters,
 }
 
 /// Operands of the products of blocks. Embedding, output layer and attention have 16 bits.
