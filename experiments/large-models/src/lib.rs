@@ -7,6 +7,7 @@
 //! Framework    the kernels and exchanges of the software that runs it
 //! ```
 
+pub mod catalog;
 pub mod cluster;
 pub mod job;
 pub mod layout;

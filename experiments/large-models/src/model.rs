@@ -161,8 +161,11 @@ impl LargeModel {
         if let Some(experts) = self.experts {
             let input = experts.input.map_or(hidden, f64::from);
             routed = mixtures * f64::from(experts.count) * matrices * input * f64::from(experts.ffn);
+            let projections = if experts.input.is_some() { 2.0 * hidden * input } else { 0.0 };
             blocks += mixtures
-                * (f64::from(experts.count) * hidden + matrices * hidden * f64::from(experts.shared_ffn));
+                * (f64::from(experts.count) * hidden
+                    + matrices * hidden * f64::from(experts.shared_ffn)
+                    + projections);
         }
         ParameterCount {
             embedding,
