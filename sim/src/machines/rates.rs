@@ -16,6 +16,10 @@ pub struct GpuRates {
     pub tf32: Option<f64>,
     /// TFLOP/s on tensor cores in f16 with f32 sums, dense.
     pub f16: f64,
+    /// TFLOP/s on tensor cores with FP8 operands, dense; `None` if the GPU has no such cores.
+    pub fp8: Option<f64>,
+    /// TFLOP/s on tensor cores with FP4 operands, dense; `None` if the GPU has no such cores.
+    pub fp4: Option<f64>,
     /// The bandwidth of the memory.
     pub memory: Bandwidth,
     /// The size of the memory in GB (1e9 bytes).
@@ -60,6 +64,8 @@ impl GpuRates {
             ("f32", self.f32, 1e6),
             ("tf32", tf32, 1e6),
             ("f16", self.f16, 1e6),
+            ("fp8", self.fp8.unwrap_or(self.f16), 1e6),
+            ("fp4", self.fp4.unwrap_or(self.f16), 1e6),
             ("capacity", self.capacity, 1e6),
             ("efficiency", self.efficiency, 1.0),
         ] {
