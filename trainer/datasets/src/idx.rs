@@ -5,7 +5,7 @@
 //! ```
 
 use super::samples::{Pictures, Samples, normalised};
-use super::{Dataset, missing, read};
+use super::{Dataset, missing, read, unpacked};
 use crate::{Error, Result};
 use std::fs::File;
 use std::io::Read;
@@ -16,19 +16,24 @@ const CLASSES: usize = 10;
 /// The longest header that is read: 255 dimensions.
 const HEADER: u64 = 4 + 4 * 255;
 
-/// The four files of a directory, pixels as (value / 255 - mean) / deviation. Pictures stay in their files.
+/// The four files of a directory, packed with gzip or not; pixels as (value / 255 - mean) / deviation. Pictures stay in files that are not
+/// packed.
 pub fn load(directory: &Path, scale: (f32, f32)) -> Result<(Dataset, Dataset)> {
     let set = |name: &str| -> Result<Dataset> {
         let path = |kind: &str| directory.join(format!("{name}-{kind}-ubyte"));
         let (images, labels) = (path("images-idx3"), path("labels-idx1"));
         let damaged = |path: &Path, what: String| Error::Data(format!("{}: {what}", path.display()));
-        let (file, length, head) = open(&images).map_err(|error| missing(&images, &error))?;
-        let (shape, start) = header(&head, length).map_err(|what| damaged(&images, what))?;
+        let opened = ImageFile::open(&images)?;
+        let (shape, start) = opened.header().map_err(|what| damaged(&images, what))?;
         let bytes = read(&labels)?;
         let (counts, first) = header(&bytes, bytes.len() as u64).map_err(|what| damaged(&labels, what))?;
         let labelled = labelled(&shape, &counts, (first, &bytes[first as usize..]));
         let (shape, count, labels) = labelled.map_err(|what| damaged(&labels, what))?;
-        let pictures = Pictures::within((file, images), start, count, vec![normalised(scale)]);
+        let values = vec![normalised(scale)];
+        let pictures = match opened {
+            ImageFile::Plain { file, .. } => Pictures::within((file, images), start, count, values),
+            ImageFile::Unpacked(mut bytes) => Pictures::held(bytes.split_off(start as usize), count, values),
+        };
         Ok(Dataset { shape, classes: CLASSES, samples: Samples::Pictures(pictures), labels })
     };
     Ok((set("train")?, set("t10k")?))
@@ -43,12 +48,32 @@ pub(crate) fn read_anything(images: &[u8], labels: &[u8]) {
     drop(heads);
 }
 
-/// Opens a file. Returns the file, its length in bytes, and its first bytes.
-fn open(path: &Path) -> std::io::Result<(File, u64, Vec<u8>)> {
-    let (file, mut head) = (super::open(path)?, Vec::new());
-    (&file).take(HEADER).read_to_end(&mut head)?;
-    let length = file.metadata()?.len();
-    Ok((file, length, head))
+/// A file of pictures: open, with its length in bytes and its first bytes; or unpacked, as a whole.
+enum ImageFile {
+    Plain { file: File, length: u64, head: Vec<u8> },
+    Unpacked(Vec<u8>),
+}
+
+impl ImageFile {
+    fn open(path: &Path) -> Result<ImageFile> {
+        let plain = || {
+            let (file, mut head) = (super::open(path)?, Vec::new());
+            (&file).take(HEADER).read_to_end(&mut head)?;
+            let length = file.metadata()?.len();
+            Ok(ImageFile::Plain { file, length, head })
+        };
+        match unpacked(path)? {
+            Some(bytes) => Ok(ImageFile::Unpacked(bytes)),
+            None => plain().map_err(|error| missing(path, &error)),
+        }
+    }
+
+    fn header(&self) -> std::result::Result<(Vec<usize>, u64), String> {
+        match self {
+            ImageFile::Plain { length, head, .. } => header(head, *length),
+            ImageFile::Unpacked(bytes) => header(bytes, bytes.len() as u64),
+        }
+    }
 }
 
 /// The shape and number of the pictures, and their labels; the two files have been checked against each other.
@@ -155,5 +180,28 @@ mod tests {
         let mut batch = Batch::<f32>::default();
         train.gather(&[1, 0], &mut batch).unwrap();
         assert_eq!(batch, Batch { x: vec![0.4, 0.6, 0.8, 0.0, 0.2, 1.0], labels: vec![9, 7] });
+    }
+
+    /// Packs the files of a set in place of the plain ones, as they are published.
+    #[test]
+    fn packed_files_are_the_same_set() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, bytes) in [
+            ("train-images-idx3-ubyte", file(8, &[2, 1, 2], &[0, 51, 102, 255])),
+            ("train-labels-idx1-ubyte", file(8, &[2], &[7, 9])),
+            ("t10k-images-idx3-ubyte", file(8, &[1, 1, 2], &[1, 2])),
+            ("t10k-labels-idx1-ubyte", file(8, &[1], &[0])),
+        ] {
+            let packed = std::fs::File::create(directory.path().join(format!("{name}.gz"))).unwrap();
+            let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
+            std::io::Write::write_all(&mut packed, &bytes).unwrap();
+        }
+        let (train, test) = load(directory.path(), (0.0, 1.0)).unwrap();
+        let mut batch = Batch::<f32>::default();
+        train.gather(&[1, 0], &mut batch).unwrap();
+        assert_eq!((batch.x, batch.labels, test.len()), (vec![0.4, 1.0, 0.0, 0.2], vec![9, 7], 1));
+        std::fs::write(directory.path().join("train-labels-idx1-ubyte.gz"), "no gzip").unwrap();
+        let error = load(directory.path(), (0.0, 1.0)).unwrap_err().to_string();
+        assert!(error.contains("train-labels-idx1-ubyte.gz: "), "{error}");
     }
 }

@@ -34,8 +34,9 @@ pub use samples::{Pictures, Samples};
 
 use allfold_base::{hash, read_at_most};
 use allfold_kernels::nn::Float;
+use flate2::read::MultiGzDecoder;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -69,10 +70,32 @@ fn open(path: &Path) -> std::io::Result<File> {
     }
 }
 
-/// Reads a whole file. If it is missing, the error says how to get it.
+/// Reads a whole file, or unpacks the file of the same name with `.gz` if only that is there. If both are missing, the error says how to
+/// get the file.
 fn read(path: &Path) -> Result<Vec<u8>> {
+    if let Some(bytes) = unpacked(path)? {
+        return Ok(bytes);
+    }
     let read = open(path).and_then(|_| read_at_most(path, LONGEST, "a file of a dataset"));
     read.map_err(|error| missing(path, &error))
+}
+
+/// The bytes of the file with `.gz` after this name; `None` if there is no such file, or the file itself is there.
+fn unpacked(path: &Path) -> Result<Option<Vec<u8>>> {
+    let packed = PathBuf::from(format!("{}.gz", path.display()));
+    if path.exists() || !packed.exists() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    let read = open(&packed)
+        .and_then(|file| MultiGzDecoder::new(file).take(LONGEST + 1).read_to_end(&mut bytes).map(|_| ()));
+    match read {
+        Ok(()) if bytes.len() as u64 > LONGEST => {
+            Err(Error::Data(format!("{}: has more than {LONGEST} bytes unpacked", packed.display())))
+        }
+        Ok(()) => Ok(Some(bytes)),
+        Err(error) => Err(Error::Data(format!("{}: {error}", packed.display()))),
+    }
 }
 
 /// Reads bytes as a file of pictures and a file of labels in the idx format, and drops the result: for fuzzers. The bytes may
@@ -103,13 +126,11 @@ fn missing(path: &Path, error: &std::io::Error) -> Error {
     if matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::InvalidInput) {
         return Error::Data(format!("{}: {error}", path.display()));
     }
-    let packed = PathBuf::from(format!("{}.gz", path.display()));
     let text = path.file_name().filter(|name| *name == "text.txt").and(Some("text"));
     let folder = path.parent();
     let set = text.or_else(|| folder.and_then(Path::file_name).and_then(std::ffi::OsStr::to_str));
     let data = if text.is_some() { folder } else { folder.and_then(Path::parent) };
     let hint = match (set, data) {
-        _ if packed.exists() => format!("`gunzip {}` unpacks it", packed.display()),
         (Some("fashion_mnist" | "raw"), _) => "the set's four idx files belong there".into(),
         (Some(set), Some(data)) => {
             format!("`python3 -m allfold.fetch {set} --dir {}` brings it", data.display())

@@ -3,8 +3,8 @@
 //! | `data` | read from `data.dir` | samples |
 //! |---|---|---|
 //! | `digits` | nothing: part of the program | 1,797 digits of 8x8 |
-//! | `mnist`, `fashion_mnist` | four idx files in a directory of that name, or in torchvision's `MNIST/raw`, `FashionMNIST/raw` | 70,000 of 28x28 |
-//! | `cifar10` | its binary batches, or PNG strips with JSON labels | 60,000 of 3x32x32 |
+//! | `mnist`, `fashion_mnist` | four idx files, packed with gzip or not, in a directory of that name, or in torchvision's `MNIST/raw`, `FashionMNIST/raw` | 70,000 of 28x28 |
+//! | `cifar10` | its binary or Python batches, or PNG strips with JSON labels | 60,000 of 3x32x32 |
 //! | `pictures` | a folder for each class, of JPEG and PNG files; or `train` and `val` of such | 3 x `data.picture_size` x `data.picture_size` |
 //! | `arrays` | `train_x.npy` and `train_y.npy`, or `train.safetensors`; and the same of `test` | of the arrays' shape |
 //! | `text` | `text.txt`, byte by byte | windows of `positions` bytes |
@@ -135,13 +135,7 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
         }
         "cifar10" => {
             let folder = within(directory, &["cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"]);
-            match folder.ends_with("cifar-10-batches-py") {
-                true => Err(Error::Data(format!(
-                    "{}: has Python's form of CIFAR-10, which is not read; the binary version is, in `cifar-10-batches-bin` beside it",
-                    folder.display()
-                ))),
-                false => Ok(cifar::load(&folder)?),
-            }
+            Ok(cifar::load(&folder)?)
         }
         "pictures" => pictures::load(config),
         "arrays" => Ok(arrays::load(

@@ -1,7 +1,8 @@
 //! Pickles of plain values: numbers, texts, lists, tuples and dicts, such as PyTorch's flight recorder writes.
 //!
 //! The machine has the opcodes of protocols 2 to 5 for such values, executes nothing, and accepts no name of Python but those by which
-//! PyTorch's C++ code marks the type of a list. Values are copied small: containers are numbers of tables, so a container may be shared,
+//! PyTorch's C++ code marks the type of a list, and those of NumPy's arrays: an array is the list of its constructor's arguments, and
+//! after them its state. Values are copied small: containers are numbers of tables, so a container may be shared,
 //! and a container that holds itself is refused when it is read out.
 
 use super::reader::Reader;
@@ -11,6 +12,8 @@ use std::cell::Cell;
 
 /// The most values of a pickle, and the most that are read out of it: shared values are read out repeatedly.
 const VALUES: usize = 1 << 25;
+/// The most arguments of a constructor: those of NumPy's arrays.
+const ARGUMENTS: usize = 3;
 /// How many containers may be around a value.
 const DEPTH: u32 = 32;
 
@@ -21,11 +24,14 @@ enum Value<'a> {
     Int(i64),
     Float(f64),
     Text(&'a str),
+    Bytes(&'a [u8]),
     /// A list or a tuple, by number.
     List(u32),
     Dict(u32),
     /// A function that returns its first argument.
     First,
+    /// A function that returns the list of its arguments, or a class.
+    Arguments,
 }
 
 /// A pickle whose values have been read.
@@ -77,6 +83,10 @@ pub fn plain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
         .map_err(|error| error.to_string())
 }
 
+fn of_bytes(bytes: &[u8]) -> Value<'_> {
+    std::str::from_utf8(bytes).map_or(Value::Bytes(bytes), Value::Text)
+}
+
 fn damaged() -> String {
     "has a pickle that is damaged: its values do not fit together".into()
 }
@@ -109,9 +119,13 @@ impl<'a> Plain<'a> {
             b'J' => Value::Int(i64::from(reader.number(4)? as u32 as i32)),
             0x8a => Value::Int(reader.long()?.ok_or_else(damaged)?),
             b'G' => Value::Float(f64::from_bits((reader.number(8)?).swap_bytes())),
-            b'X' | b'T' => text(reader.text(4)?),
-            0x8c | b'U' => text(reader.text(1)?),
+            b'X' => text(reader.text(4)?),
+            0x8c => text(reader.text(1)?),
             0x8d => text(reader.text(8)?),
+            // Texts and bytes of Python 2 are the same.
+            b'T' | b'B' => of_bytes(reader.bytes(4)?),
+            b'U' | b'C' => of_bytes(reader.bytes(1)?),
+            0x8e => of_bytes(reader.bytes(8)?),
             _ => return Ok(false),
         };
         self.stack.push(value);
@@ -192,11 +206,21 @@ impl<'a> Plain<'a> {
                 self.named(module, name)?;
             }
             b'R' => {
-                let (Value::List(arguments), Value::First) = (self.pop()?, self.pop()?) else {
+                let (Value::List(arguments), function) = (self.pop()?, self.pop()?) else {
                     return Err(damaged());
                 };
-                let first = self.lists[arguments as usize].first().copied().ok_or_else(damaged)?;
-                self.stack.push(first);
+                let arguments = &self.lists[arguments as usize];
+                match function {
+                    Value::First => self.stack.push(arguments.first().copied().ok_or_else(damaged)?),
+                    Value::Arguments if arguments.len() <= ARGUMENTS => self.list(arguments.clone()),
+                    _ => return Err(damaged()),
+                }
+            }
+            b'b' => {
+                let (state, Some(Value::List(object))) = (self.pop()?, self.stack.last()) else {
+                    return Err(damaged());
+                };
+                self.lists[*object as usize].push(state);
             }
             _ => return Ok(false),
         }
@@ -207,6 +231,16 @@ impl<'a> Plain<'a> {
         const MARKS: [&str; 4] = ["build_intlist", "build_doublelist", "build_boollist", "restore_type_tag"];
         if module == "torch.jit._pickle" && MARKS.contains(&name) {
             self.stack.push(Value::First);
+            return Ok(());
+        }
+        const NUMPY: [(&str, &str); 4] = [
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy._core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+        ];
+        if NUMPY.contains(&(module, name)) {
+            self.stack.push(Value::Arguments);
             return Ok(());
         }
         let (module, name) = (super::shown(module), super::shown(name));
@@ -246,11 +280,12 @@ impl<'de> Deserializer<'de> for Place<'_, 'de> {
         let left = self.budget.get().checked_sub(1).filter(|_| self.depth < DEPTH);
         self.budget.set(left.ok_or_else(|| Error::custom("holds itself, or too much, in its pickle"))?);
         match self.value {
-            Value::None | Value::First => visitor.visit_unit(),
+            Value::None | Value::First | Value::Arguments => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(value),
             Value::Int(value) => visitor.visit_i64(value),
             Value::Float(value) => visitor.visit_f64(value),
             Value::Text(value) => visitor.visit_borrowed_str(value),
+            Value::Bytes(value) => visitor.visit_borrowed_bytes(value),
             Value::List(at) => {
                 let items = self.pickle.lists[at as usize].iter();
                 visitor.visit_seq(SeqDeserializer::new(items.map(|item| self.of(*item))))

@@ -55,8 +55,13 @@ impl<'a> Reader<'a> {
 
     /// The next text, after its length in `size` bytes; `None` if it is not UTF-8, as a path need not be.
     pub(super) fn text(&mut self, size: u64) -> Result<Option<&'a str>, String> {
+        Ok(std::str::from_utf8(self.bytes(size)?).ok())
+    }
+
+    /// The next bytes, after their length in `size` bytes.
+    pub(super) fn bytes(&mut self, size: u64) -> Result<&'a [u8], String> {
         let length = self.number(size)?;
-        Ok(std::str::from_utf8(self.take(length)?).ok())
+        self.take(length)
     }
 
     /// The next line, without its end.
