@@ -89,13 +89,13 @@ impl Layout {
         if sizes.contains(&0) || self.global_batch == 0 || self.sequence == 0 {
             return Err("a size of a layout is 0; give 1 or more".into());
         }
-        if self.gpus % group != 0 {
+        if !self.gpus.is_multiple_of(group) {
             return Err(format!(
                 "{} GPUs are no multiple of tensor {} x pipeline {} x context {} = {group}",
                 self.gpus, self.tensor, self.pipeline, self.context
             ));
         }
-        if self.global_batch % (self.data() * self.micro_batch) != 0 {
+        if !self.global_batch.is_multiple_of(self.data() * self.micro_batch) {
             return Err(format!(
                 "a batch of {} sequences is no multiple of {} data-parallel ranks x micro-batch {}",
                 self.global_batch,
@@ -103,7 +103,7 @@ impl Layout {
                 self.micro_batch
             ));
         }
-        if model.heads % self.tensor != 0 {
+        if !model.heads.is_multiple_of(self.tensor) {
             return Err(format!(
                 "{} heads cannot be shared by {} tensor-parallel ranks",
                 model.heads, self.tensor
@@ -117,7 +117,7 @@ impl Layout {
         }
         match model.experts {
             None if self.expert > 1 => Err(format!("{} has no experts; expert = 1 is right", model.name)),
-            Some(experts) if experts.count % self.expert != 0 => Err(format!(
+            Some(experts) if !experts.count.is_multiple_of(self.expert) => Err(format!(
                 "{} experts cannot be shared by {} expert-parallel ranks",
                 experts.count, self.expert
             )),

@@ -12,3 +12,4 @@ pub mod cluster;
 pub mod job;
 pub mod layout;
 pub mod model;
+pub mod rows;

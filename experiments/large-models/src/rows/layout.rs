@@ -31,8 +31,11 @@ pub(super) fn read(
     let size = |key: &str| row.count(key).map(|size| size.unwrap_or(1));
     let (tensor, pipeline, context, expert) = (size("tp")?, size("pp")?, size("cp")?, size("ep")?);
     let group = u64::from(tensor) * u64::from(pipeline) * u64::from(context);
-    if u64::from(gpus) % group != 0 {
-        return Err(format!("{gpus} GPUs are no multiple of tp {tensor} x pp {pipeline} x cp {context} = {group}").into());
+    if !u64::from(gpus).is_multiple_of(group) {
+        return Err(format!(
+            "{gpus} GPUs are no multiple of tp {tensor} x pp {pipeline} x cp {context} = {group}"
+        )
+        .into());
     }
     let data = (u64::from(gpus) / group) as u32;
     check_data(row, data, context, expert)?;
@@ -50,7 +53,9 @@ pub(super) fn read(
     let micro_batch = match (stated, accumulate) {
         (Some(micro), _) => micro,
         (None, Some(steps)) => (most / steps).max(1),
-        (None, None) => number_after(notes, &["gives ", "give "]).map_or(1, |micro| micro as u32).clamp(1, most),
+        (None, None) => {
+            number_after(notes, &["gives ", "give "]).map_or(1, |micro| micro as u32).clamp(1, most)
+        }
     };
     let mut layout = Layout {
         gpus,
@@ -78,7 +83,9 @@ fn check_data(row: &Fields<'_>, data: u32, context: u32, expert: u32) -> Result<
     let counted = [data, data * u64::from(context)].contains(&stated) || stated * u64::from(expert) == data;
     match counted {
         true => Ok(()),
-        false => Err(format!("`dp` is {stated}, and the GPUs over tp x pp x cp are {data}; equal numbers are right")),
+        false => Err(format!(
+            "`dp` is {stated}, and the GPUs over tp x pp x cp are {data}; equal numbers are right"
+        )),
     }
 }
 

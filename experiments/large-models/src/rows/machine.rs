@@ -13,8 +13,19 @@ pub(super) struct Machine {
 }
 
 /// Names of products and of kinds of machines. A system that is called so is known only together with who measured on it.
-const PRODUCTS: [&str; 11] =
-    ["dgx", "hgx", "cluster", "host", "machine", "node", "server", "instance", "reference", "platform", "hopper"];
+const PRODUCTS: [&str; 11] = [
+    "dgx",
+    "hgx",
+    "cluster",
+    "host",
+    "machine",
+    "node",
+    "server",
+    "instance",
+    "reference",
+    "platform",
+    "hopper",
+];
 
 /// Networks that are called by a name instead of a rate: Gb/s of one link.
 const NAMED_LINKS: [(&str, f64); 11] = [
@@ -52,7 +63,13 @@ impl Machine {
         }
         let node = match file.count("gpus_per_node")? {
             Some(node) => node,
-            None => if has(&gpu.to_lowercase(), &["gb200", "gb300", "gh200"]) { 4 } else { 8 },
+            None => {
+                if has(&gpu.to_lowercase(), &["gb200", "gb300", "gh200"]) {
+                    4
+                } else {
+                    8
+                }
+            }
         };
         let network = file.text("interconnect")?.to_lowercase();
         let mut cluster = Cluster::of(gpu, node, nic(&network, node))?;
@@ -91,8 +108,11 @@ fn family(source: &str) -> String {
 
 /// A GPU's share of its node's network in bytes a second, from a description in lower case; `None` if none is stated.
 fn nic(text: &str, node: u32) -> Option<f64> {
-    let clauses = || text.split([';', ',']).filter(|clause| !has(clause, &["not stated"]) || has(clause, &["omni"]));
-    clauses().find_map(|clause| rate(clause, node)).or_else(|| clauses().find_map(|clause| named(clause, node)))
+    let clauses =
+        || text.split([';', ',']).filter(|clause| !has(clause, &["not stated"]) || has(clause, &["omni"]));
+    clauses()
+        .find_map(|clause| rate(clause, node))
+        .or_else(|| clauses().find_map(|clause| named(clause, node)))
 }
 
 /// The share by the first stated rate of a clause that is no link inside of a node.
@@ -129,7 +149,10 @@ fn rate(clause: &str, node: u32) -> Option<f64> {
 /// The share by links that are called by name: `4 Omni-Path links a node`, `4x HDR`; without a count one link a node.
 fn named(clause: &str, node: u32) -> Option<f64> {
     let (at, gbit) = NAMED_LINKS.iter().find_map(|(name, gbit)| Some((clause.find(name)?, gbit)))?;
-    let count = numbers(clause.get(..at)?).last().map(|(count, ..)| *count).filter(|count| (1.0..=16.0).contains(count));
+    let count = numbers(clause.get(..at)?)
+        .last()
+        .map(|(count, ..)| *count)
+        .filter(|count| (1.0..=16.0).contains(count));
     let links = match count {
         Some(count) => count,
         None if *gbit >= 200.0 => f64::from(node),

@@ -16,9 +16,14 @@ use crate::layout::Recompute;
 const AGREE: f64 = 1.2;
 
 /// The seconds of a step; `None` if nothing is stated from which they follow.
-pub(super) fn seconds(measured: Option<&Fields<'_>>, job: &TrainingJob, counts: &str) -> Result<Option<f64>, String> {
+pub(super) fn seconds(
+    measured: Option<&Fields<'_>>,
+    job: &TrainingJob,
+    counts: &str,
+) -> Result<Option<f64>, String> {
     let Some(measured) = measured else { return Ok(None) };
-    let (gpus, batch, tokens) = (f64::from(job.layout.gpus), f64::from(job.layout.global_batch), job.layout.tokens());
+    let (gpus, batch, tokens) =
+        (f64::from(job.layout.gpus), f64::from(job.layout.global_batch), job.layout.tokens());
     let stated = [
         ("seconds_per_step", measured.positive("seconds_per_step")?),
         ("tokens_per_s_per_gpu", measured.positive("tokens_per_s_per_gpu")?.map(|rate| tokens / rate / gpus)),
@@ -75,7 +80,11 @@ pub(super) fn step_flops(job: &TrainingJob, counts: &str) -> Option<f64> {
     });
     let weights = attention * model.attention_parameters()
         + matrices * hidden * (dense * f64::from(model.ffn) + mixtures * routed);
-    let pairs = 4.0 * f64::from(layout.sequence) * f64::from(model.heads) * model.head_width() * attention;
+    // Queries times keys, and their weights times values: of MLA with unlike widths.
+    let width = model.latent.map_or(model.head_width(), |latent| {
+        f64::from(latent.plain_dim + latent.rotary_dim + latent.value_dim) / 2.0
+    });
+    let pairs = 4.0 * f64::from(layout.sequence) * f64::from(model.heads) * width * attention;
     let each = passes * (2.0 * weights + if causal { pairs / 2.0 } else { pairs });
     Some(tokens * (each + 6.0 * f64::from(model.vocab) * hidden))
 }

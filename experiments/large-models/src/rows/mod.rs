@@ -179,14 +179,19 @@ impl<'a> Head<'a> {
         let (memory_gb, measured) = (row.positive("memory_gb")?, row.object("measured")?);
         let name = self.model.text("name")?;
         if row.count("sequence_length")?.is_none() {
-            let what = if shapes::is_encoder_decoder(name) { "lengths of encoder and decoder" } else { "sequence length" };
+            let what = if shapes::is_encoder_decoder(name) {
+                "lengths of encoder and decoder"
+            } else {
+                "sequence length"
+            };
             return Err(Unusable::Silent(format!("{what} not stated")));
         }
         let machine = self.machine.as_ref().map_err(|why| Unusable::Wrong(why.clone()))?;
-        let model = shapes::model(&self.model, row, &notes).map_err(|why| match why.contains("not stated") {
-            true => Unusable::Silent(why),
-            false => Unusable::Wrong(why),
-        })?;
+        let model =
+            shapes::model(&self.model, row, &notes).map_err(|why| match why.contains("not stated") {
+                true => Unusable::Silent(why),
+                false => Unusable::Wrong(why),
+            })?;
         let precision_words = row.text("precision")?;
         let sharding = recipe::sharding(row.text("sharding")?)?;
         let own = row.text("software")?.to_lowercase();
@@ -194,7 +199,8 @@ impl<'a> Head<'a> {
         let around = format!("{software} {notes} {}", precision_words.to_lowercase());
         let model_parallel = layout::is_model_parallel(row)?;
         let generation = machine.cluster.generation;
-        let framework = Software { words: software, around: &around, generation, sharding, model_parallel }.framework();
+        let framework =
+            Software { words: software, around: &around, generation, sharding, model_parallel }.framework();
         let layout = layout::read(row, &model, &notes, sharding, framework)?;
         let tuned = has(&self.task, &["sft", "lora", "finetun", "fine-tun"]);
         let job = TrainingJob {
@@ -228,4 +234,3 @@ fn details(notes: &str, offload: &str) -> Details {
         offload: recipe::offload(offload),
     }
 }
-

@@ -45,8 +45,11 @@ impl Software<'_> {
         if said(&["megatron"]) {
             return self.megatron();
         }
-        let eager = ["foundry", "composer", "mosaic", "fairscale", "lightning", "lit-gpt", "recipes", "colossal"];
-        if said(&eager) || said(&["fsdp", "pytorch", "hugging", "transformers", "accelerate", "trl", "axolotl"]) {
+        let eager =
+            ["foundry", "composer", "mosaic", "fairscale", "lightning", "lit-gpt", "recipes", "colossal"];
+        if said(&eager)
+            || said(&["fsdp", "pytorch", "hugging", "transformers", "accelerate", "trl", "axolotl"])
+        {
             return self.pytorch();
         }
         match self.sharding {
@@ -59,7 +62,8 @@ impl Software<'_> {
 
     fn torchtitan(&self) -> Framework {
         // FP8 in torchtitan is used with torch.compile, and from 2025 on its results are compiled.
-        let compiled = has(self.around, &["compile", "float8", "fp8", "mxfp"]) && !has(self.around, &["no compile", "without compile"]);
+        let compiled = has(self.around, &["compile", "float8", "fp8", "mxfp"])
+            && !has(self.around, &["no compile", "without compile"]);
         match compiled || year(self.words).is_some_and(|year| year >= 2025) {
             true => Framework::Torchtitan,
             false => Framework::TorchtitanEager,
@@ -67,7 +71,8 @@ impl Software<'_> {
     }
 
     fn jax(&self) -> Framework {
-        let engine = has(self.around, &["te bf16", "te fp8", "transformer engine", "fp8"]);
+        // NVIDIA's containers of the recipes' releases have Transformer Engine switched on.
+        let engine = has(self.around, &["te bf16", "te fp8", "transformer engine", "fp8", "recipes release"]);
         match engine && !has(self.words, &["maxtext"]) {
             true => Framework::XlaTransformerEngine,
             false => Framework::Xla,
@@ -78,9 +83,13 @@ impl Software<'_> {
         let hugging = has(self.words, &["hugging", "(hf)", "hf ", "transformers", "trainer"]);
         let megatron = has(self.words, &["megatron"]);
         match (hugging, megatron) {
+            (false, true) if has(self.words, &["megatron-deepspeed", "deepspeed 3d", "+ deepspeed"]) => {
+                Framework::MegatronDeepspeed
+            }
             // Two programs in one description: the notes of the row say which, else the sharding.
             (_, true) if self.words.contains(';') || self.words.contains(" and ") => {
-                let deepspeed = has(self.around, &["deepspeed (hf)"]) || matches!(self.sharding, Sharding::Zero2 | Sharding::Zero3);
+                let deepspeed = has(self.around, &["deepspeed (hf)"])
+                    || matches!(self.sharding, Sharding::Zero2 | Sharding::Zero3);
                 match (deepspeed, hugging) {
                     (true, true) => Framework::HuggingfaceDeepspeed,
                     (true, false) => Framework::MegatronDeepspeed,
@@ -154,7 +163,11 @@ pub(super) fn sharding(text: &str) -> Result<Sharding, String> {
         "zero3" => Sharding::Zero3,
         "fsdp" | "fsdp2" | "fsdp1" | "fullshard" | "megatronfsdp" | "customfsdp" => Sharding::Fsdp,
         "hsdp" | "hybridshard" | "fsdp+dp" => Sharding::Hsdp,
-        _ => return Err(format!("`sharding` is \"{text}\"; none, zero1, zero2, zero3, fsdp or hsdp is right")),
+        _ => {
+            return Err(format!(
+                "`sharding` is \"{text}\"; none, zero1, zero2, zero3, fsdp or hsdp is right"
+            ));
+        }
     })
 }
 
@@ -165,7 +178,13 @@ pub(super) fn recompute(text: &str) -> Recompute {
         "" => Recompute::Unknown,
         "none" | "no" | "off" | "false" => Recompute::None,
         _ if has(&words, &["full", "all", "every", "uniform", "true", "yes"]) => Recompute::Full,
-        _ if has(&words, &["select", "partial", "per-op", "per op", "attention", "block", "moe", "norm", "mlp", "mla"]) => Recompute::Selective,
+        _ if has(
+            &words,
+            &["select", "partial", "per-op", "per op", "attention", "block", "moe", "norm", "mlp", "mla"],
+        ) =>
+        {
+            Recompute::Selective
+        }
         _ => Recompute::Unknown,
     }
 }
@@ -182,5 +201,7 @@ pub(super) fn offload(text: &str) -> Offload {
 
 /// The release of the software: of the row, of its notes, or of the software's name.
 pub(super) fn released(stated: &str, notes: &str, software: &str) -> Option<u32> {
-    release(stated).or_else(|| release_after(notes, &["release ", "nemo "])).or_else(|| release_after(software, &["nemo ", "release "]))
+    release(stated)
+        .or_else(|| release_after(notes, &["release ", "nemo "]))
+        .or_else(|| release_after(software, &["nemo ", "release "]))
 }

@@ -6,8 +6,29 @@ use crate::model::{LargeModel, LatentAttention, RoutedExperts};
 
 /// Families whose feed-forward networks have a gate, by words of their names.
 const GATED: [&str; 23] = [
-    "llama", "qwen", "deepseek", "kimi", "oss", "mixtral", "mistral", "ministral", "grok", "gemma", "phi-3", "phi-4",
-    "yi-", "glm", "olmo", "internlm", "baichuan", "minimax", "hunyuan", "dbrx", "granite", "smollm", "t5 v1.1",
+    "llama",
+    "qwen",
+    "deepseek",
+    "kimi",
+    "oss",
+    "mixtral",
+    "mistral",
+    "ministral",
+    "grok",
+    "gemma",
+    "phi-3",
+    "phi-4",
+    "yi-",
+    "glm",
+    "olmo",
+    "internlm",
+    "baichuan",
+    "minimax",
+    "hunyuan",
+    "dbrx",
+    "granite",
+    "smollm",
+    "t5 v1.1",
 ];
 
 /// Families without such a gate.
@@ -16,8 +37,18 @@ const PLAIN: [&str; 9] = ["gpt", "mpt", "bloom", "opt-", "falcon", "nemotron", "
 /// Widths of GPT models that are known by their size alone: billions of parameters, hidden width (SC21, table 1; GPT-3, table 2.1;
 /// bigscience's runs of 24B and 52B have 8192, of 97B 12288).
 const WIDTHS: [(f64, u32); 12] = [
-    (0.125, 768), (0.35, 1024), (0.76, 1536), (1.3, 2048), (2.7, 2560), (5.0, 4096), (6.7, 4096), (13.0, 5120), (18.4, 6144),
-    (24.5, 8192), (52.0, 8192), (97.0, 12288),
+    (0.125, 768),
+    (0.35, 1024),
+    (0.76, 1536),
+    (1.3, 2048),
+    (2.7, 2560),
+    (5.0, 4096),
+    (6.7, 4096),
+    (13.0, 5120),
+    (18.4, 6144),
+    (24.5, 8192),
+    (52.0, 8192),
+    (97.0, 12288),
 ];
 
 /// DeepSeek-V2's and -V3's latent attention, by their public configurations.
@@ -33,7 +64,8 @@ pub(super) fn model(file: &Fields<'_>, row: &Fields<'_>, notes: &str) -> Result<
     let words = name.to_lowercase().replace('_', "-");
     let hidden = file.count("hidden")?;
     let cut = row.count("model_layers")?;
-    let known = LargeModel::named(name).ok().filter(|known| hidden.is_none_or(|hidden| hidden == known.hidden));
+    let known =
+        LargeModel::named(name).ok().filter(|known| hidden.is_none_or(|hidden| hidden == known.hidden));
     let mut model = match known {
         Some(known) => known.clone(),
         None => implied(file, row, &words)?,
@@ -56,7 +88,8 @@ pub(super) fn model(file: &Fields<'_>, row: &Fields<'_>, notes: &str) -> Result<
     if notes.contains("w/o mtp") || notes.contains("without mtp") {
         model.extra_predictions = 0;
     }
-    model.stated_parameters = row.positive("params")?.or(file.positive("params")?).or(model.stated_parameters);
+    model.stated_parameters =
+        row.positive("params")?.or(file.positive("params")?).or(model.stated_parameters);
     if cut.is_some() || (known.is_some() && model.layers != whole) {
         model.stated_parameters = None;
     }
@@ -72,7 +105,10 @@ fn set(value: &mut u32, stated: Option<u32>) {
 fn check(model: &LargeModel) -> Result<(), String> {
     let experts = model.experts;
     if let Some(experts) = experts.filter(|experts| experts.top_k > experts.count) {
-        return Err(format!("each token goes to {} of {} experts; at most all is right", experts.top_k, experts.count));
+        return Err(format!(
+            "each token goes to {} of {} experts; at most all is right",
+            experts.top_k, experts.count
+        ));
     }
     // Below one part in four of the stated number or above four times, shapes and number are of two models.
     let counted = model.parameters().total();
@@ -86,7 +122,9 @@ fn check(model: &LargeModel) -> Result<(), String> {
 
 /// The experts by the file, over those of the catalog.
 fn experts(model: &mut LargeModel, file: &Fields<'_>, words: &str) -> Result<(), String> {
-    let Some(count) = file.count("experts")?.or(model.experts.map(|experts| experts.count)) else { return Ok(()) };
+    let Some(count) = file.count("experts")?.or(model.experts.map(|experts| experts.count)) else {
+        return Ok(());
+    };
     if count < 2 {
         return Ok(());
     }
@@ -104,7 +142,11 @@ fn experts(model: &mut LargeModel, file: &Fields<'_>, words: &str) -> Result<(),
         top_k: file.count("top_k")?.or(known.map(|known| known.top_k)).unwrap_or(2),
         ffn,
         shared_ffn: shared.unwrap_or(0),
-        dense_layers: file.count("dense_layers")?.or(known.map(|known| known.dense_layers)).unwrap_or(sparse).min(model.layers),
+        dense_layers: file
+            .count("dense_layers")?
+            .or(known.map(|known| known.dense_layers))
+            .unwrap_or(sparse)
+            .min(model.layers),
         input: known.and_then(|known| known.input),
         most_nodes: known.map_or(words.contains("deepseek").then_some(4), |known| known.most_nodes),
     });
@@ -118,8 +160,14 @@ fn implied(file: &Fields<'_>, row: &Fields<'_>, words: &str) -> Result<LargeMode
     let vocab = file.count("vocab")?.unwrap_or(if gated { 32_000 } else { 51_200 });
     let hidden = match (file.count("hidden")?, parameters) {
         (Some(hidden), _) => hidden,
-        (None, Some(parameters)) if file.count("experts")?.is_none() && !is_sparse(words) => width(parameters),
-        _ => return Err("the sizes of the model are not stated, and no catalog has a model of this name".into()),
+        (None, Some(parameters)) if file.count("experts")?.is_none() && !is_sparse(words) => {
+            width(parameters)
+        }
+        _ => {
+            return Err(
+                "the sizes of the model are not stated, and no catalog has a model of this name".into()
+            );
+        }
     };
     let wide = f64::from(hidden);
     let layers = match (file.count("layers")?.or(row.count("model_layers")?), parameters) {
@@ -177,7 +225,10 @@ fn width(parameters: f64) -> u32 {
     let billions = parameters / 1e9;
     let known = WIDTHS.iter().find(|(size, _)| (billions / size - 1.0).abs() < 0.04);
     // 12 x layers x hidden^2 with layers = hidden / 165: between the rows of SC21's table 1.
-    known.map_or_else(|| ((parameters * 165.0 / 12.0).cbrt() / 128.0).round().clamp(1.0, 1e4) as u32 * 128, |(_, width)| *width)
+    known.map_or_else(
+        || ((parameters * 165.0 / 12.0).cbrt() / 128.0).round().clamp(1.0, 1e4) as u32 * 128,
+        |(_, width)| *width,
+    )
 }
 
 /// The number of parameters that a name states: `52b`, `1.3b`, `350m`, `1t`.

@@ -41,14 +41,18 @@ pub(super) fn release(text: &str) -> Option<u32> {
 
 /// The first release that follows a word, such as `release 25.09`.
 pub(super) fn release_after(text: &str, words: &[&str]) -> Option<u32> {
-    words.iter().find_map(|word| {
-        text.match_indices(word).find_map(|(at, _)| release(text.get(at + word.len()..)?))
-    })
+    words
+        .iter()
+        .find_map(|word| text.match_indices(word).find_map(|(at, _)| release(text.get(at + word.len()..)?)))
 }
 
 /// The first year from 2015 to 2059 in a text.
 pub(super) fn year(text: &str) -> Option<u32> {
-    numbers(text).iter().map(|(number, ..)| *number).find(|number| (2015.0..2060.0).contains(number) && number.fract() == 0.0).map(|year| year as u32)
+    numbers(text)
+        .iter()
+        .map(|(number, ..)| *number)
+        .find(|number| (2015.0..2060.0).contains(number) && number.fract() == 0.0)
+        .map(|year| year as u32)
 }
 
 /// A text in lower case, with everything but letters and digits as single dashes.
