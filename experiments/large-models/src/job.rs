@@ -77,6 +77,19 @@ pub enum OperandPrecision {
     Nvfp4,
 }
 
+impl OperandPrecision {
+    /// Whether operands have eight bits or fewer.
+    pub fn is_narrow(self) -> bool {
+        matches!(
+            self,
+            OperandPrecision::Fp8
+                | OperandPrecision::Fp8Rows
+                | OperandPrecision::Mxfp8
+                | OperandPrecision::Nvfp4
+        )
+    }
+}
+
 /// The software whose kernels and exchanges a step uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -51,6 +51,13 @@ pub enum Sharding {
     Hsdp,
 }
 
+impl Sharding {
+    /// Whether ranks keep only a part of the parameters between uses.
+    pub fn shares_parameters(self) -> bool {
+        matches!(self, Sharding::Zero3 | Sharding::Fsdp | Sharding::Hsdp)
+    }
+}
+
 /// What is computed again before the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

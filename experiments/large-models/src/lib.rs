@@ -9,7 +9,13 @@
 
 pub mod catalog;
 pub mod cluster;
+mod exchanges;
+mod framework;
 pub mod job;
+mod kernels;
 pub mod layout;
 pub mod model;
+pub mod parameters;
 pub mod rows;
+mod stage;
+pub mod step;

@@ -1,0 +1,152 @@
+//! What the software of a run does in a step: its kernels, the width of its messages, and what it hides.
+
+use crate::job::{Framework, OperandPrecision, TrainingJob};
+use crate::layout::Sharding;
+use crate::parameters::Physical;
+
+/// The properties of a framework on which the time of a step depends, from its documentation and code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    /// How often its kernels between products pass the activations through memory.
+    pub(crate) passes: Physical,
+    /// Whether its attention keeps the scores out of memory.
+    pub(crate) fused_attention: bool,
+    /// Whether its attention on Hopper is the one written for Ampere (FlashAttention 2).
+    pub(crate) older_attention: bool,
+    /// Bytes of an element of the gradients that are exchanged.
+    pub(crate) gradient_bytes: f64,
+    /// The share of the tensor axis' exchanges that is not hidden.
+    pub(crate) tensor_exposed: Physical,
+    /// Whether the exchange of gradients runs beside the backward pass.
+    pub(crate) hides_gradients: bool,
+    /// What exchanges of sharded parameters that are hidden take from the computation beside them.
+    pub(crate) contention: Physical,
+    /// Whether Python launches every kernel.
+    pub(crate) eager: bool,
+    /// Whether messages between stages are sharded by the tensor axis.
+    pub(crate) sharded_messages: bool,
+    /// Whether only one NIC of a node carries the exchange of sharded parameters (DeepSpeed's partitions).
+    pub(crate) single_nic: bool,
+    /// Shares of products, attention, kernels between products and tensor exchanges that selective recomputation repeats.
+    pub(crate) selective: [f64; 4],
+    /// The share of everything that is computed again where a run does not state its recomputation; `None`: nothing.
+    pub(crate) unstated: Option<Physical>,
+    /// The part of the last stage's longer time that the others wait for.
+    pub(crate) uneven: Physical,
+    /// Whether the output layer's loss is one fused kernel.
+    pub(crate) fused_loss: bool,
+}
+
+const MEGATRON: Traits = Traits {
+    passes: Physical::PassesMegatron,
+    fused_attention: false,
+    older_attention: false,
+    gradient_bytes: 2.0,
+    tensor_exposed: Physical::TensorExposed,
+    hides_gradients: false,
+    contention: Physical::Contention,
+    eager: true,
+    sharded_messages: true,
+    single_nic: false,
+    selective: [0.0, 1.0, 0.2, 0.0],
+    unstated: None,
+    uneven: Physical::Uneven,
+    fused_loss: false,
+};
+
+const PYTORCH: Traits = Traits {
+    passes: Physical::PassesEager,
+    fused_attention: true,
+    older_attention: true,
+    gradient_bytes: 4.0,
+    hides_gradients: true,
+    sharded_messages: false,
+    selective: [0.5, 0.0, 1.0, 0.5],
+    ..MEGATRON
+};
+
+const CORE: Traits = Traits {
+    passes: Physical::PassesTransformerEngine,
+    fused_attention: true,
+    gradient_bytes: 4.0,
+    eager: false,
+    sharded_messages: false,
+    selective: [0.0, 0.0, 0.2, 0.0],
+    fused_loss: true,
+    ..MEGATRON
+};
+
+const XLA: Traits = Traits {
+    passes: Physical::PassesXla,
+    hides_gradients: true,
+    selective: [0.0, 0.0, 1.0, 0.0],
+    unstated: Some(Physical::UnstatedXla),
+    ..CORE
+};
+
+impl Traits {
+    /// The properties of a framework.
+    pub(crate) const fn of(framework: Framework) -> Traits {
+        match framework {
+            Framework::Megatron2021 => MEGATRON,
+            Framework::Megatron2022 => {
+                Traits { gradient_bytes: 4.0, tensor_exposed: Physical::TensorExposed2022, ..MEGATRON }
+            }
+            Framework::MegatronDeepspeed => Traits {
+                single_nic: true,
+                sharded_messages: false,
+                selective: [0.0, 0.0, 0.2, 0.0],
+                ..MEGATRON
+            },
+            Framework::HuggingfaceDeepspeed => Traits {
+                fused_attention: false,
+                older_attention: false,
+                gradient_bytes: 2.0,
+                single_nic: true,
+                selective: [0.0, 0.0, 0.2, 0.0],
+                ..PYTORCH
+            },
+            Framework::MegatronBridge => Traits {
+                gradient_bytes: 2.0,
+                tensor_exposed: Physical::TensorExposedTransformerEngine,
+                hides_gradients: true,
+                sharded_messages: true,
+                unstated: Some(Physical::UnstatedBridge),
+                uneven: Physical::UnevenBridge,
+                ..CORE
+            },
+            Framework::MegatronCore => CORE,
+            Framework::Automodel => Traits { hides_gradients: true, ..CORE },
+            Framework::Foundry => Traits {
+                gradient_bytes: 2.0,
+                contention: Physical::ContentionFirstFsdp,
+                selective: [0.0, 0.0, 0.2, 0.0],
+                ..PYTORCH
+            },
+            Framework::Torchtitan => {
+                Traits { passes: Physical::PassesCompiled, eager: false, fused_loss: true, ..PYTORCH }
+            }
+            Framework::TorchtitanEager => PYTORCH,
+            Framework::Xla => XLA,
+            Framework::XlaTransformerEngine => Traits { passes: Physical::PassesTransformerEngine, ..XLA },
+        }
+    }
+
+    /// The properties of a job's framework, and what the job's run states beyond them.
+    pub(crate) fn of_job(job: &TrainingJob) -> Traits {
+        let mut traits = Traits::of(job.framework);
+        traits.fused_attention &= !job.details.unfused_attention;
+        traits.hides_gradients &= !job.details.no_overlap;
+        traits.single_nic &= matches!(job.layout.sharding, Sharding::Zero2 | Sharding::Zero3);
+        if job.details.pure_16_bit {
+            traits.gradient_bytes = 2.0;
+        }
+        if job.framework == Framework::MegatronDeepspeed && job.precision == OperandPrecision::Bf16 {
+            traits.gradient_bytes = 4.0;
+        }
+        if job.details.async_tensor {
+            traits.tensor_exposed = Physical::TensorExposedAsynchronous;
+        }
+        traits
+    }
+}
