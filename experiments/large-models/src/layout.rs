@@ -73,14 +73,19 @@ pub enum Recompute {
 }
 
 impl Layout {
+    /// Ranks that share one copy of the model.
+    fn group(&self) -> u32 {
+        self.tensor.saturating_mul(self.pipeline).saturating_mul(self.context)
+    }
+
     /// Ranks of the data-parallel axis.
     pub fn data(&self) -> u32 {
-        self.gpus / (self.tensor * self.pipeline * self.context).max(1)
+        self.gpus / self.group().max(1)
     }
 
     /// Micro-batches of a step on each rank; at least 1.
     pub fn micro_batches(&self) -> f64 {
-        (f64::from(self.global_batch) / f64::from(self.data() * self.micro_batch)).max(1.0)
+        (f64::from(self.global_batch) / (f64::from(self.data()) * f64::from(self.micro_batch))).max(1.0)
     }
 
     /// Tokens of a step of the whole job.
@@ -90,7 +95,7 @@ impl Layout {
 
     /// Refuses a layout that does not multiply, or does not divide the model; says what would be right.
     pub fn check(&self, model: &LargeModel) -> Result<(), String> {
-        let group = self.tensor * self.pipeline * self.context;
+        let group = self.group();
         let sizes =
             [self.gpus, self.tensor, self.pipeline, self.chunks, self.context, self.expert, self.micro_batch];
         if sizes.contains(&0) || self.global_batch == 0 || self.sequence == 0 {
@@ -102,7 +107,7 @@ impl Layout {
                 self.gpus, self.tensor, self.pipeline, self.context
             ));
         }
-        if !self.global_batch.is_multiple_of(self.data() * self.micro_batch) {
+        if !self.global_batch.is_multiple_of(self.data().saturating_mul(self.micro_batch)) {
             return Err(format!(
                 "a batch of {} sequences is no multiple of {} data-parallel ranks x micro-batch {}",
                 self.global_batch,
@@ -116,7 +121,7 @@ impl Layout {
                 model.heads, self.tensor
             ));
         }
-        if self.pipeline * self.chunks > model.layers {
+        if self.pipeline.saturating_mul(self.chunks) > model.layers {
             return Err(format!(
                 "{} layers cannot be cut into {} stages of {} chunks",
                 model.layers, self.pipeline, self.chunks

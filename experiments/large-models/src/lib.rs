@@ -17,5 +17,6 @@ pub mod layout;
 pub mod model;
 pub mod parameters;
 pub mod rows;
+pub mod score;
 mod stage;
 pub mod step;

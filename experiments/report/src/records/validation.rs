@@ -84,3 +84,55 @@ impl RecordKind for TrainingScore {
     const KIND: &'static str = "training_score";
     const MEASURED: Option<bool> = None;
 }
+
+/// One published row of training speed, with its prediction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValidatedTraining {
+    /// The name of the cluster.
+    pub system: String,
+    /// The model's name, as the source writes it.
+    pub model: String,
+    /// The number of GPUs.
+    pub gpus: u32,
+    /// The name of the file of rows, without its ending.
+    pub run: String,
+    /// The row's place in the file, from 0.
+    pub row: u64,
+    /// The framework that the row was understood to use.
+    pub framework: String,
+    /// Whether the model has experts.
+    pub mixture: bool,
+    /// Seconds of a step, as measured; `None` where nothing was measured.
+    pub measured_step_s: Option<f64>,
+    /// Predicted seconds of a step; `None` where nothing was measured.
+    pub predicted_step_s: Option<f64>,
+    /// The ends of the 80 % interval, in seconds.
+    pub low_s: Option<f64>,
+    /// See `low_s`.
+    pub high_s: Option<f64>,
+    /// The ends of the 95 % interval, in seconds.
+    pub low95_s: Option<f64>,
+    /// See `low95_s`.
+    pub high95_s: Option<f64>,
+    /// Memory of a GPU in GB (1e9 bytes), as the source reads it.
+    pub memory_gb: Option<f64>,
+    /// Predicted memory of the fullest GPU in GB.
+    pub predicted_memory_gb: f64,
+    /// Whether the job is predicted to fit.
+    pub fits: bool,
+    /// The probability of that.
+    pub fit_probability: f64,
+    /// Whether the job ran out of memory; `None` if the source does not say.
+    pub out_of_memory: Option<bool>,
+    /// What the prediction knew of the system: nothing (`spec`), or one of its rows (`system`).
+    pub fit: String,
+    /// Whether this is the row that the prediction knew; it is not scored.
+    pub known: bool,
+    /// Whether the collector of the row doubts it; it is not scored.
+    pub suspect: bool,
+}
+
+impl RecordKind for ValidatedTraining {
+    const KIND: &'static str = "validate_training";
+    const MEASURED: Option<bool> = Some(false);
+}
