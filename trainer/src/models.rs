@@ -176,6 +176,7 @@ fn settle<F: Float>(config: &Config, mut network: Network<F>) -> Result<Network<
         return Err(crate::Error::Config(what.into()));
     }
     network.freeze(&config.model.frozen, &config.model.trained)?;
+    network.recompute(config.training.recompute)?;
     let named = |prefix: &String| network.params().iter().any(|place| place.name.starts_with(&**prefix));
     if let Some(prefix) = config.ddp.groups.iter().find(|prefix| !named(prefix)) {
         let names = network.names().iter().map(String::as_str);

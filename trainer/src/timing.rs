@@ -40,7 +40,7 @@ impl AddAssign for StepBreakdown {
 /// The work that a phase belongs to.
 pub fn work_of(phase: Phase) -> StepWork {
     match phase {
-        Phase::SyncForward(_) | Phase::Forward(_) => StepWork::Forward,
+        Phase::SyncForward(_) | Phase::Forward(_) | Phase::Recompute(_) => StepWork::Forward,
         Phase::Loss | Phase::InputGrad(_) | Phase::SyncBackward(_) | Phase::Ready(_) => StepWork::InputGrad,
         Phase::WeightGrad(_) => StepWork::WeightGrad,
     }

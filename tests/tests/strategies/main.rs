@@ -9,6 +9,7 @@ mod on_gpus;
 mod optimisers;
 mod parameter_server;
 mod predicted;
+mod recomputed;
 mod refused;
 mod resumed;
 mod sequence;

@@ -9,7 +9,7 @@ use allfold_trainer::{Config, Model, checkpoint, data, models, strategies, train
 use std::sync::Arc;
 
 /// The weights after the last step on `ranks` ranks with a device each, or on the CPU.
-fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
+pub(crate) fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_dir = directory.path().display().to_string();
     let config = config.clone().with(|c| {

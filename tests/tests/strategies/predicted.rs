@@ -63,7 +63,7 @@ pub(crate) fn predicted(config: &Config, ranks: u32, (device, devices): (Device,
 
 /// Prints a row of the table; panics unless the clock has the time of the slowest rank, to the picosecond, and the most memory that a
 /// rank holds, to the byte.
-fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
+pub(crate) fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     let (done, clock) = (steps(config, ranks, alike(device)), predicted(config, ranks, alike(device)));
     let held: Vec<u64> = done.iter().map(|steps| steps.peak.total()).collect();
     let (most, peak) = (held.iter().copied().max().unwrap(), clock.peak().unwrap());

@@ -43,7 +43,7 @@ pub(crate) enum Limit {
 use Limit::{BelowOne, Finite, Inside, NotNegative, Positive, UpToOne, Whole, Within};
 
 /// Every numeric key.
-pub(crate) const LIMITS: [(&str, Limit); 77] = [
+pub(crate) const LIMITS: [(&str, Limit); 78] = [
     ("threads", Whole(1, 1024)),
     ("seed", Whole(0, i64::MAX as u64)),
     ("model.hidden", Whole(1, LARGEST)),
@@ -78,6 +78,7 @@ pub(crate) const LIMITS: [(&str, Limit); 77] = [
     ("training.max_steps", Whole(0, STEPS)),
     ("training.stop_after", Whole(0, STEPS)),
     ("training.batch", Whole(1, LARGEST)),
+    ("training.recompute", Whole(0, LARGEST)),
     ("training.accumulate", Whole(1, LARGEST)),
     ("training.patience", Whole(0, STEPS)),
     ("training.min_delta", NotNegative),

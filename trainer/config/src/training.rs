@@ -60,6 +60,9 @@ pub struct TrainingConfig {
     /// Micro-batches that a rank's batch is cut into, at most one for each sample. In PyTorch's scripts each micro-batch has the size of
     /// a batch. Gradients are accumulated, and exchanged once, with the last micro-batch.
     pub accumulate: usize,
+    /// Of which transformer blocks the backward pass recomputes the activations instead of keeping them: 1: all, 2: every second, 0: none.
+    /// A recomputed block keeps its input and output; losses and weights have the same bits.
+    pub recompute: usize,
     /// `cross_entropy`, or `mse` against the one-hot label.
     pub loss: LossName,
     /// The score by which epochs are compared, for `training.patience`, `checkpoint.best` and plateau: `accuracy` or `loss`, both on
@@ -81,6 +84,7 @@ impl Default for TrainingConfig {
             stop_after: 0,
             batch: 16,
             accumulate: 1,
+            recompute: 0,
             loss: LossName::default(),
             score: ScoreBy::default(),
             score_train: false,

@@ -16,7 +16,7 @@ use allfold_cuda::{Memory, Queue, Slice, vendor};
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_networks::layers::LayerOperation;
-use allfold_networks::{Network, Phase, layer_of};
+use allfold_networks::{Network, NetworkTensors, Phase, layer_of};
 use std::sync::Arc;
 
 /// A rank's groups along the axes over which layers exchange values.
@@ -54,6 +54,8 @@ pub struct Passes {
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
     counts: BackwardCounts,
+    /// For each layer: whether its forward pass runs again in the backward pass.
+    runs_again: Vec<bool>,
     /// The micro-batch that the passes work on, and its number among the slots.
     pub slot: SlotTensors,
     at: usize,
@@ -85,10 +87,12 @@ impl Passes {
         for (l, operation) in operations.iter().enumerate() {
             drops_whole_groups(&network, l, operation, precision.layers[l])?;
         }
+        let again = network.backward_phases();
         Ok(Passes {
             precision,
             filters: filters(&network, &operations, channels_last),
             counts: BackwardCounts::of(&network),
+            runs_again: (0..operations.len()).map(|l| again.contains(&Phase::Recompute(l))).collect(),
             slot: SlotTensors::new(operations.len(), queue)?,
             at: 0,
             others: Vec::new(),
@@ -171,7 +175,11 @@ impl Passes {
     pub fn run(&mut self, phase: Phase, with: &mut PassContext<'_, '_>) -> Result<()> {
         match phase {
             Phase::SyncForward(l) => self.sums(l, with)?,
-            Phase::Forward(l) => self.forward_layer(l, with, true)?,
+            Phase::Forward(l) => {
+                self.forward_layer(l, with, true)?;
+                self.drop_recomputed(l);
+            }
+            Phase::Recompute(l) => self.forward_layer(l, with, true)?,
             Phase::WeightGrad(l) => self.layer_params(l, with)?,
             Phase::SyncBackward(l) => self.sums_back(l, with)?,
             Phase::InputGrad(l) => self.layer_input(l, with)?,
@@ -183,6 +191,21 @@ impl Passes {
             self.slot.after_backward(l, self.network.from(l));
         }
         Ok(())
+    }
+
+    /// After the forward pass of layer `l`: drops what is inside a recomputed block, if the layer is the block's last.
+    fn drop_recomputed(&mut self, l: usize) {
+        if self.network.is_recomputed(l) {
+            return;
+        }
+        for inside in (0..l).rev().take_while(|inside| self.network.is_recomputed(*inside)) {
+            self.slot.acts[inside + 1] = None;
+            // A layer that does not run again keeps its cast input.
+            if self.runs_again[inside] {
+                self.slot.casts[inside] = None;
+                self.slot.saved[inside].clear();
+            }
+        }
     }
 
     /// Computes the logits from the input, without training.

@@ -8,6 +8,7 @@ mod context_split;
 mod expert_split;
 mod layout;
 mod outline;
+mod recompute;
 mod sequence_split;
 mod split;
 mod tensor_split;
@@ -58,6 +59,8 @@ pub enum Phase {
     SyncBackward(usize),
     /// The gradient of a layer's input.
     InputGrad(usize),
+    /// Forward through a layer of a [recomputed](Network::recompute) block again, before the block's backward phases.
+    Recompute(usize),
 }
 
 /// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 is the output of layer l. The
@@ -85,6 +88,8 @@ pub struct Network<F> {
     /// For each layer, the operations of a step over one sample; `None` if they are those of the layers themselves.
     costs: Option<Vec<u64>>,
     class_split: Option<ClassSplit>,
+    /// The blocks of layers whose activations are recomputed in the backward pass.
+    recomputed: Vec<Range<usize>>,
 }
 
 struct Spans {
@@ -129,10 +134,16 @@ impl<F: Float> Network<F> {
     fn assign_storage(&self) -> Vec<usize> {
         let mut readers = vec![0; self.layers.len() + 1];
         self.from.iter().flatten().for_each(|&from| readers[from] += 1);
-        let free = |&&from: &&usize| from > 0 && readers[from] == 1 && !self.layers[from - 1].needs_output();
+        let free = |&&from: &&usize| {
+            from > 0
+                && readers[from] == 1
+                && !self.layers[from - 1].needs_output()
+                && !self.begins_recomputed(from)
+        };
         let mut storages = vec![0];
-        for (layer, from) in self.layers.iter().zip(&self.from) {
-            let input = if layer.in_place() { from.iter().find(free) } else { None };
+        for (l, (layer, from)) in self.layers.iter().zip(&self.from).enumerate() {
+            let input =
+                if layer.in_place() && !self.ends_recomputed(l) { from.iter().find(free) } else { None };
             storages.push(input.map_or(storages.len(), |&input| storages[input]));
         }
         storages
@@ -357,7 +368,7 @@ impl<F: Float> Network<F> {
                 phases.extend(own.map(Phase::Ready));
             }
         }
-        phases
+        self.with_recomputed(phases)
     }
 
     /// The parameters that are trained, in the order in which their gradients become ready.
@@ -389,7 +400,7 @@ impl<F: Float> Network<F> {
     pub fn cost(&self, phase: Phase, n: usize) -> OpCost {
         match phase {
             Phase::SyncForward(layer) => self.layers[layer].cost(n).sums,
-            Phase::Forward(layer) => self.layers[layer].cost(n).forward,
+            Phase::Forward(layer) | Phase::Recompute(layer) => self.layers[layer].cost(n).forward,
             Phase::Loss => self.loss().cost::<F>(n * self.rows),
             Phase::WeightGrad(layer) => self.layers[layer].cost(n).params,
             Phase::InputGrad(layer) => self.layers[layer].cost(n).input,
@@ -402,7 +413,7 @@ impl<F: Float> Network<F> {
     pub fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
         let rows = n * self.rows;
         match (phase, self.class_split, self.loss) {
-            (Phase::Forward(l), ..) => self.layers[l].peer_calls(PassKind::Forward, n),
+            (Phase::Forward(l) | Phase::Recompute(l), ..) => self.layers[l].peer_calls(PassKind::Forward, n),
             (Phase::WeightGrad(l), ..) => self.layers[l].peer_calls(PassKind::WeightGrad, n),
             (Phase::InputGrad(l), ..) => self.layers[l].peer_calls(PassKind::InputGrad, n),
             (Phase::Loss, Some(_), LossKind::CrossEntropy) => {
@@ -423,19 +434,18 @@ impl<F: Float> Network<F> {
     }
 
     /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and buckets;
-    /// buffers; and, of every sample, its activations, their gradients while they are needed, and what layers save.
+    /// buffers; and, of every sample, its activations, their gradients while they are needed, and what layers save. Of the recomputed
+    /// blocks only one holds more than its input and output at a time.
     pub fn memory(&self, n: usize) -> u64 {
-        let held = |(act, layer): (usize, &dyn Layer<F>)| {
-            let (values, indices) = layer.saved(n);
-            let own = if self.storage_of(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
-            let values = values as u128 + own;
-            values * size_of::<F>() as u128 + indices as u128 * size_of::<u32>() as u128
+        let held = |l: usize| {
+            let values = if self.is_recomputed(l) { 0 } else { self.values_held(l, n) };
+            values * size_of::<F>() as u128 + self.layers[l].saved(n).1 as u128 * size_of::<u32>() as u128
         };
-        let numbers = 4 * self.param_count() as u128
+        let numbers = self.recomputed_values(n)
+            + 4 * self.param_count() as u128
             + self.buffer_count() as u128
             + n as u128 * (self.inputs() as u128 + self.gradients_held());
-        let all = numbers * size_of::<F>() as u128
-            + (1..).zip(self.layers.iter().map(|layer| &**layer)).map(held).sum::<u128>();
+        let all = numbers * size_of::<F>() as u128 + (0..self.layers.len()).map(held).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 

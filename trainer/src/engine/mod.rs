@@ -35,7 +35,7 @@ pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use groups::MeshGroups;
 pub use serving::{Serving, ServingRole, first_of};
-pub use slot::readers;
+pub use slot::{ActivationReaders, readers};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;
 pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};

@@ -57,13 +57,14 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    pub(super) fn forward(&mut self, l: usize, slot: Slot) -> Result<()> {
+    /// Runs layer `l` forward in `phase`, for the first time or again.
+    pub(super) fn forward(&mut self, phase: Phase, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
         let draw_key = self.input.draw_key;
         let Worker { slots, units, network, buffers, on, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
         let draw_key = draw_key.after(slot.first);
-        let phase = (Phase::Forward(l), slot.micro, self.since);
+        let phase = (phase, slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };

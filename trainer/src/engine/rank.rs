@@ -78,7 +78,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         slot.acts.scale = F::from_f64(slot.share * input.weight * input.loss_scale / of);
         slot.labels.clear();
         slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
-        if readers[0] > 0 {
+        if readers.first[0] > 0 {
             slot.acts.load(&mut on.pool, &batch.x[part.start * inputs..part.end * inputs]);
         }
         Ok(())
@@ -101,7 +101,11 @@ impl<F: Float> RankEngine for Worker<'_, F> {
                 let len = self.network.sync_len(phase);
                 self.slots[at.0].acts.forward_sums(&self.network, l, n, len);
             }
-            Phase::Forward(l) => self.forward(l, at)?,
+            Phase::Forward(l) => self.forward(phase, l, at)?,
+            Phase::Recompute(l) => {
+                self.slots[at.0].recompute(&self.readers, &self.network, l);
+                self.forward(phase, l, at)?;
+            }
             Phase::Loss => self.add_loss(at)?,
             Phase::WeightGrad(l) => self.weight_grad(l, at)?,
             Phase::SyncBackward(l) => {

@@ -4,7 +4,7 @@ use super::{Keep, ParamUnit};
 use crate::model::{Activations, Arithmetic};
 use crate::{Network, Outline, Phase};
 use allfold_kernels::nn::Float;
-use allfold_networks::NetworkTensors;
+use allfold_networks::{NetworkTensors, layer_of};
 use std::ops::Range;
 
 /// The tensors of one micro-batch.
@@ -31,17 +31,32 @@ pub(super) struct SlotState<F> {
     pub tied_grads: Vec<Vec<F>>,
 }
 
-/// For each storage of an activation: how many phases and messages of a rank with these units read it.
-pub fn readers(network: &dyn NetworkTensors, outline: &Outline, units: &[ParamUnit]) -> Vec<u32> {
-    let mut readers = vec![0; outline.layers() + 1];
+/// For each storage of an activation: how many phases and messages of a rank read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ActivationReaders {
+    /// The readers of what the forward pass writes.
+    pub first: Vec<u32>,
+    /// The readers of what is recomputed.
+    pub again: Vec<u32>,
+}
+
+/// The readers of the activations of a rank with these units.
+pub fn readers(network: &dyn NetworkTensors, outline: &Outline, units: &[ParamUnit]) -> ActivationReaders {
+    let counts = vec![0; outline.layers() + 1];
+    let mut readers = ActivationReaders { first: counts.clone(), again: counts };
     for layers in &held_layers(units) {
-        let phases = outline.forward(layers).into_iter().chain(outline.backward(layers, true));
-        for phase in phases {
-            network.reads(phase).into_iter().flatten().for_each(|storage| readers[storage] += 1);
+        let forward = outline.forward(layers).into_iter().map(|phase| (phase, false));
+        let backward = outline.backward(layers, true).into_iter().map(|phase| (phase, true));
+        for (phase, is_backward) in forward.chain(backward) {
+            for storage in network.reads(phase).into_iter().flatten() {
+                let recomputed = storage > 0 && network.is_recomputed(storage - 1);
+                let of = if is_backward && recomputed { &mut readers.again } else { &mut readers.first };
+                of[storage] += 1;
+            }
         }
         // The last activation is read once more, to be sent to the next stage.
         if layers.end < outline.layers() {
-            readers[network.storage_of(layers.end)] += 1;
+            readers.first[network.storage_of(layers.end)] += 1;
         }
     }
     readers
@@ -77,12 +92,12 @@ impl<F: Float> SlotState<F> {
         }
     }
 
-    /// Begins a micro-batch. `readers` is, for each storage of an activation, the number of its readers.
-    pub fn begin(&mut self, readers: &[u32], outline: &Outline) {
+    /// Begins a micro-batch.
+    pub fn begin(&mut self, readers: &ActivationReaders, outline: &Outline) {
         self.inputs_done.fill(false);
         self.weights_due.copy_from_slice(outline.weight_grads());
         self.readers.clear();
-        self.readers.extend_from_slice(readers);
+        self.readers.extend_from_slice(&readers.first);
     }
 
     /// Before the input gradient of layer `l`: whether the gradient of its output must be kept for its weight gradient.
@@ -105,6 +120,19 @@ impl<F: Float> SlotState<F> {
     pub fn after(&mut self, on: &mut Arithmetic<F>, network: &Network<F>, phase: Phase) {
         for storage in network.reads(phase).into_iter().flatten() {
             self.read_once(on, storage);
+        }
+        if let Some(l) = layer_of(phase).filter(|l| network.is_recomputed(*l)) {
+            let is_last = self.inputs_done[l] && !self.weights_due[l];
+            if is_last || matches!(phase, Phase::Forward(_)) {
+                self.acts.free_saved(l, &mut on.pool);
+            }
+        }
+    }
+
+    /// Before layer `l` is recomputed: counts the readers of its output, if that has memory of its own.
+    pub fn recompute(&mut self, readers: &ActivationReaders, network: &Network<F>, l: usize) {
+        if network.storage_of(l + 1) == l + 1 {
+            self.readers[l + 1] = readers.again[l + 1];
         }
     }
 

@@ -4,7 +4,7 @@ use super::bucketing::BucketState;
 use super::groups::MeshGroups;
 use super::observed::Observed;
 use super::serving::ServingState;
-use super::slot::{SlotState, readers};
+use super::slot::{ActivationReaders, SlotState, readers};
 use super::unit::UnitState;
 use super::unit_layout::{trained_parts, units_of_layers};
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
@@ -74,7 +74,7 @@ pub(crate) struct Worker<'a, F: Float> {
     /// All buffers, such as running statistics. Only those of this rank's layers are kept up to date.
     pub(super) buffers: Vec<F>,
     pub(super) slots: Vec<SlotState<F>>,
-    pub(super) readers: Vec<u32>,
+    pub(super) readers: ActivationReaders,
     pub(super) on: Arithmetic<F>,
     /// Buffers of whole units that are not in use.
     free_buffers: Vec<Buffer<F>>,

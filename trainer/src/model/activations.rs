@@ -280,6 +280,12 @@ impl<F: Float> Activations<F> {
         pool.extend(saved.filter(|values| values.capacity() > 0));
     }
 
+    /// Returns the values that layer `l` saved to the pool.
+    pub fn free_saved(&mut self, l: usize, pool: &mut BufferPool<F>) {
+        let values = std::mem::take(&mut self.saved[l].values);
+        pool.extend((values.capacity() > 0).then_some(values));
+    }
+
     /// Returns an activation to the pool.
     pub fn free(&mut self, storage: usize, pool: &mut BufferPool<F>) {
         let act = std::mem::take(&mut self.acts[storage]);

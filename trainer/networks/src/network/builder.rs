@@ -28,6 +28,7 @@ impl<F: Float> Builder<F> {
             loss: LossKind::default(),
             costs: None,
             class_split: None,
+            recomputed: Vec::new(),
         };
         Builder { network, inputs }
     }
@@ -153,6 +154,8 @@ impl<F: Float> Network<F> {
         }
         let mut network = builder.build(rows)?;
         (network.frozen, network.loss, network.costs) = (self.frozen, self.loss, Some(costs));
+        network.recomputed = self.recomputed;
+        network.storages = network.assign_storage();
         Ok(network)
     }
 }

@@ -37,7 +37,8 @@ pub fn layer_of(phase: Phase) -> Option<usize> {
         | Phase::Forward(l)
         | Phase::WeightGrad(l)
         | Phase::SyncBackward(l)
-        | Phase::InputGrad(l) => Some(l),
+        | Phase::InputGrad(l)
+        | Phase::Recompute(l) => Some(l),
         Phase::Loss | Phase::Ready(_) => None,
     }
 }
@@ -68,7 +69,7 @@ impl<F: Float> Network<F> {
                 (0..layers).map(|l| phases.contains(&Phase::WeightGrad(l))).collect()
             },
             some_experts: self.layers.iter().map(|layer| layer.has_some_experts()).collect(),
-            cuts: (1..layers).filter(|&cut| self.is_cut(cut)).collect(),
+            cuts: (1..layers).filter(|&cut| self.is_cut(cut) && !self.is_inside_recomputed(cut)).collect(),
             trained: self.trained_values(),
             gradients: self.trained(),
         }
@@ -90,7 +91,7 @@ impl<F: Float> Network<F> {
     }
 
     /// Whether activation `cut` is all that the layers from `cut` on read of the layers before.
-    fn is_cut(&self, cut: usize) -> bool {
+    pub(super) fn is_cut(&self, cut: usize) -> bool {
         self.from[cut..].iter().flatten().all(|&from| from >= cut)
     }
 

@@ -32,6 +32,11 @@ pub trait NetworkTensors {
     fn layer(&self, layer: usize) -> LayerTensors;
     /// The numbers of (values, indices) that a forward pass over `n` samples saves besides activations.
     fn saved(&self, layer: usize, n: usize) -> (usize, usize);
+    /// Whether the output of a layer, and the values that it saves, are freed after the forward pass and recomputed in the backward
+    /// pass.
+    fn is_recomputed(&self, _layer: usize) -> bool {
+        false
+    }
 }
 
 impl<F: Float> NetworkTensors for Network<F> {
@@ -40,7 +45,7 @@ impl<F: Float> NetworkTensors for Network<F> {
         let output = |l: usize| self.layers()[l].needs_output().then(|| self.storage_of(l + 1));
         match phase {
             Phase::SyncForward(l) => [Some(input(l)), None, None],
-            Phase::Forward(l) => {
+            Phase::Forward(l) | Phase::Recompute(l) => {
                 let second = self.from(l).get(1).map(|&from| self.storage_of(from));
                 [Some(input(l)), second, None]
             }
@@ -80,5 +85,9 @@ impl<F: Float> NetworkTensors for Network<F> {
 
     fn saved(&self, layer: usize, n: usize) -> (usize, usize) {
         self.layers()[layer].saved(n)
+    }
+
+    fn is_recomputed(&self, layer: usize) -> bool {
+        self.recomputed.iter().any(|block| (block.start..block.end - 1).contains(&layer))
     }
 }

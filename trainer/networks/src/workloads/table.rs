@@ -112,7 +112,9 @@ impl Workload {
     /// The kernel of a phase; `None` if the phase runs none.
     pub fn kernel(&self, phase: Phase) -> Option<&KernelCost> {
         match phase {
-            Phase::Forward(layer) => self.layers.get(layer).map(|layer| &layer.forward),
+            Phase::Forward(layer) | Phase::Recompute(layer) => {
+                self.layers.get(layer).map(|layer| &layer.forward)
+            }
             Phase::WeightGrad(layer) => self.layers.get(layer)?.by_params.as_ref(),
             Phase::InputGrad(layer) => self.layers.get(layer)?.by_input.as_ref(),
             Phase::SyncForward(_) | Phase::SyncBackward(_) | Phase::Loss | Phase::Ready(_) => None,

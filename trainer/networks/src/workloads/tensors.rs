@@ -7,7 +7,7 @@ use crate::{LayerTensors, NetworkTensors, Phase};
 impl NetworkTensors for Workload {
     fn reads(&self, phase: Phase) -> [Option<usize>; 3] {
         match phase {
-            Phase::Forward(l) | Phase::SyncForward(l) | Phase::WeightGrad(l) => {
+            Phase::Forward(l) | Phase::Recompute(l) | Phase::SyncForward(l) | Phase::WeightGrad(l) => {
                 [Some(self.storage_of(l)), None, None]
             }
             Phase::InputGrad(l) => {

@@ -7,8 +7,8 @@
 
 use super::buffers::{ClockBuffer, ClockBufferPool, grown};
 use super::units::UnitSizes;
-use allfold_trainer::engine::{Boundary, Slot};
-use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase};
+use allfold_trainer::engine::{ActivationReaders, Boundary, Slot};
+use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase, layer_of};
 use std::sync::Arc;
 
 /// The tensors of a micro-batch.
@@ -32,7 +32,7 @@ pub(super) struct RankTensors<'a> {
     pub network: &'a dyn NetworkTensors,
     pub outline: Arc<Outline>,
     /// Readers of each storage in one micro-batch.
-    pub readers: Vec<u32>,
+    pub readers: ActivationReaders,
     /// For each layer: the unit of its parameters.
     pub unit_of: Vec<usize>,
     /// Whether layers of several stages may share parameters.
@@ -203,7 +203,7 @@ impl ClockMemory<'_> {
         (slot.n, slot.micro) = (n, micro);
         slot.inputs_done.fill(false);
         slot.weights_due = self.with.outline.weight_grads().to_vec();
-        slot.readers.clone_from(&self.with.readers);
+        slot.readers.clone_from(&self.with.readers.first);
         if slot.readers[0] > 0 {
             let buffer = self.pool.take(n * self.numbers(0));
             self.acts += buffer.capacity;
@@ -216,6 +216,12 @@ impl ClockMemory<'_> {
     pub fn run(&mut self, phase: Phase, Slot(at): Slot) {
         match phase {
             Phase::Forward(l) => self.forward(l, at),
+            Phase::Recompute(l) => {
+                if self.with.network.storage_of(l + 1) == l + 1 {
+                    self.slots[at].readers[l + 1] = self.with.readers.again[l + 1];
+                }
+                self.forward(l, at);
+            }
             Phase::Loss => {
                 let last = self.with.outline.layers();
                 let logits = self.slots[at].acts[self.with.network.storage_of(last)].len;
@@ -229,6 +235,15 @@ impl ClockMemory<'_> {
         self.note();
         for storage in self.with.network.reads(phase).into_iter().flatten() {
             self.read_once(at, storage);
+        }
+        if let Some(l) = layer_of(phase).filter(|l| self.with.network.is_recomputed(*l)) {
+            let slot = &mut self.slots[at];
+            let is_last = slot.inputs_done[l] && !slot.weights_due[l];
+            if is_last || matches!(phase, Phase::Forward(_)) {
+                let saved = std::mem::take(&mut slot.saved[l].0);
+                self.saved -= saved.capacity;
+                self.pool.push_filled(saved);
+            }
         }
     }
 
