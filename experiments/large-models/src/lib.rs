@@ -10,6 +10,7 @@
 pub mod catalog;
 pub mod cluster;
 mod exchanges;
+pub mod fit;
 mod framework;
 pub mod job;
 mod kernels;

@@ -25,6 +25,7 @@ pub mod cross_validation;
 pub mod draw;
 pub mod file;
 pub mod fit;
+pub mod least_squares;
 pub mod predict;
 pub mod prepare;
 pub mod published_scores;
