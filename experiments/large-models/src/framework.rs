@@ -135,7 +135,7 @@ impl Traits {
     /// The properties of a job's framework, and what the job's run states beyond them.
     pub(crate) fn of_job(job: &TrainingJob) -> Traits {
         let mut traits = Traits::of(job.framework);
-        traits.fused_attention &= !job.details.unfused_attention;
+        traits.fused_attention &= !job.details.unfused_attention && !lacks_sinks(job);
         traits.hides_gradients &= !job.details.no_overlap;
         traits.single_nic &= matches!(job.layout.sharding, Sharding::Zero2 | Sharding::Zero3);
         if job.details.pure_16_bit {
@@ -149,4 +149,15 @@ impl Traits {
         }
         traits
     }
+}
+
+/// Releases of Megatron-Bridge from this month on (years x 12 + month) have fused attention with a learnt sink beside the scores.
+const SINKS: u32 = 2026 * 12 + 5;
+
+/// Whether a model's attention has sinks (GPT-OSS) for which Transformer Engine had no fused kernel yet.
+fn lacks_sinks(job: &TrainingJob) -> bool {
+    let name = job.model.name.to_lowercase().replace(['-', '_', ' '], "");
+    job.framework == Framework::MegatronBridge
+        && name.contains("gptoss")
+        && job.release.is_some_and(|release| release < SINKS)
 }

@@ -12,6 +12,7 @@ pub mod cluster;
 mod exchanges;
 pub mod fit;
 mod framework;
+pub mod interval;
 pub mod job;
 mod kernels;
 pub mod layout;

@@ -7,6 +7,7 @@
 //! std_dev = 0.08           # of the prior's logarithm; 0: held
 //! varies = 0.06            # of the logarithm between systems
 //! value = 0.73             # fitted
+//! deviation = 0.04         # of the fitted logarithm
 //! unit = "times"
 //! source = "share of the peak that large products reach"
 //! ```
@@ -193,16 +194,50 @@ pub struct StepParameterRow {
     pub varies: f64,
     /// The fitted value.
     pub value: f64,
+    /// The standard deviation of the fitted value's logarithm.
+    pub deviation: f64,
     /// The unit: `s` or `times`.
     pub unit: String,
     /// The origin of the prior.
     pub source: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ParameterTable {
+    #[serde(default)]
+    intervals: IntervalScales,
+    #[serde(default)]
     parameter: Vec<StepParameterRow>,
+}
+
+/// How many standard deviations the intervals reach either way, so that they hold their share of the rows of systems left out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IntervalScales {
+    /// The 80 and 95 % interval of dense models.
+    pub dense: [f64; 2],
+    /// Of mixtures of experts.
+    pub experts: [f64; 2],
+}
+
+impl Default for IntervalScales {
+    /// Those of normally distributed errors.
+    fn default() -> IntervalScales {
+        IntervalScales { dense: [1.28, 1.96], experts: [1.28, 1.96] }
+    }
+}
+
+impl IntervalScales {
+    /// The shipped scales.
+    pub fn published() -> IntervalScales {
+        toml::from_str::<ParameterTable>(include_str!("parameters.toml")).unwrap_or_default().intervals
+    }
+
+    /// The scales of a model with or without experts.
+    pub fn of(&self, experts: bool) -> [f64; 2] {
+        if experts { self.experts } else { self.dense }
+    }
 }
 
 /// The rows of the shipped file in the order of [`NAMES`]. A test rules out a file that cannot be read.

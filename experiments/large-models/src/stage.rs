@@ -116,7 +116,13 @@ impl Stage {
             None => f64::from(model.ffn) * self.dense,
         };
         let activations = (if model.gated { 6.0 } else { 4.0 }) * inner;
-        let heads = f64::from(model.heads + 2 * model.kv()) * model.head_width();
+        let heads = match model.latent {
+            Some(latent) => {
+                f64::from(model.heads)
+                    * f64::from(2 * (latent.plain_dim + latent.rotary_dim) + latent.value_dim)
+            }
+            None => f64::from(model.heads + 2 * model.kv()) * model.head_width(),
+        };
         norms + (activations + 4.0 * heads * self.attention) * self.tokens / self.tensor
     }
 
