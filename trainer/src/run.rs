@@ -33,7 +33,7 @@ use allfold_collectives::Communicator;
 use allfold_config::{DataConfig, ElementType};
 use allfold_kernels::nn::{Float, ThreadPool};
 use checkpointing::Held;
-use consensus::{begin_alike, same_data};
+use consensus::{begin_alike, same_config, same_data};
 use data_place::DataPlace;
 use epochs::Progress;
 use report::Line;
@@ -117,6 +117,7 @@ impl<'a, F: Float> Run<'a, F> {
         comm: &'a Communicator,
         machine: Option<Arc<dyn CudaMachine>>,
     ) -> Result<Self> {
+        same_config(comm, config)?;
         let network = models::build(config, train.form())?;
         if network.rows() != train.rows() && !train.is_empty() {
             return Err(Error::Data(format!(

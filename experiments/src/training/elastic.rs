@@ -16,7 +16,6 @@
 //! No step is made before the world has its old size again, so the arithmetic is that of a run without a failure. Frames of
 //! an earlier epoch are refused, and so is a rank that tries to join with an earlier epoch.
 
-use crate::measure::inputs;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::interruption;
 use allfold_collectives::environment::Environment;
@@ -39,10 +38,7 @@ pub fn run<T>(
     environment: &Environment,
     train: impl Fn(&Config, &Communicator) -> Result<T, allfold_trainer::Error>,
 ) -> CommandResult<T> {
-    // The configuration must be the same on all ranks, except for `resume`, which restarted ranks set.
-    let configuration =
-        inputs::hash(format!("{:?}", config.clone().with(|c| c.checkpoint.resume = false)).as_bytes());
-    let joining = Joining { configuration, ..Joining::from_env().map_err(CommandError::from)? };
+    let joining = Joining::from_env().map_err(CommandError::from)?;
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
     if elastic && !config.checkpoint.writes() {
         return Err(CommandError::usage(

@@ -182,6 +182,9 @@ fn ranks_with_different_configurations_are_named_and_not_the_rank_that_ended_fir
     let output = end(launch(&["-n", "3", "--", "sh", "-c", &script]));
     let said = text(&output.stderr);
     let last = said.lines().last().unwrap();
-    assert!(output.status.code() == Some(2) && last.starts_with("error: rendezvous at "), "{said}");
-    assert!(last.contains("rank 1 was given") || last.contains("than rank 1"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        last.starts_with("error: rank 1 has `training.batch = 48` and rank 0 has `training.batch = "),
+        "{said}"
+    );
 }

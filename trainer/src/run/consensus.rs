@@ -3,7 +3,7 @@
 use super::epochs::Progress;
 use super::report::Line;
 use super::{Observer, Run};
-use crate::{Dataset, Error, Model, Network, Result, checkpoint, hash};
+use crate::{Config, Dataset, Error, Model, Network, Result, checkpoint, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_config::AutocastType;
 use allfold_kernels::nn::Float;
@@ -125,6 +125,45 @@ fn other_rank<const N: usize>(comm: &Communicator, mine: [i64; N]) -> Result<Opt
     let (rows, _) = all.as_chunks::<N>();
     let rank = rows.iter().position(|row| *row != rows[0]);
     Ok(rank.map(|rank| OtherRank { rank, theirs: rows[rank], first: rows[0] }))
+}
+
+/// Keys that say where a rank finds its files and how it uses its host, and the one that restarted ranks set: ranks may differ in them.
+const OWN_KEYS: [&str; 7] = [
+    "data.dir",
+    "data.workers",
+    "data.prefetch",
+    "threads",
+    "checkpoint.dir",
+    "checkpoint.resume",
+    "model.weights",
+];
+
+/// Refuses ranks with another configuration than rank 0's, but for [`OWN_KEYS`]: names the first key that differs, and both values.
+pub(super) fn same_config(comm: &Communicator, config: &Config) -> Result<()> {
+    let key = |line: &str| line.split_once(" = ").map_or(line.len(), |(key, _)| key.len());
+    let mut lines = config.lines().map_err(|error| Error::Config(error.to_string()))?;
+    lines.retain(|line| !OWN_KEYS.contains(&&line[..key(line)]));
+    let mine = lines.join("\n");
+    let hash = allfold_sim::fnv1a(mine.as_bytes()) as i64;
+    let Some(OtherRank { rank, .. }) = other_rank(comm, [hash])? else { return Ok(()) };
+    let shown = |of: usize| {
+        let mut length = [mine.len() as i64];
+        comm.broadcast(&mut length, Rank(of as u32))?;
+        let mut bytes = mine.clone().into_bytes();
+        bytes.resize(length[0].unsigned_abs() as usize, 0);
+        comm.broadcast(&mut bytes, Rank(of as u32))?;
+        Ok::<_, Error>(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let (first, other) = (shown(0)?, shown(rank)?);
+    let differ = first.lines().zip(other.lines()).find(|(first, other)| first != other);
+    Err(Error::Config(match differ {
+        Some((first, other)) => format!(
+            "rank {rank} has `{other}` and rank 0 has `{first}`; every rank needs the same configuration"
+        ),
+        None => {
+            format!("rank {rank} has other keys than rank 0; every rank needs the same version of Allfold")
+        }
+    }))
 }
 
 /// Refuses ranks with other data than rank 0: every rank draws its share of the same samples.

@@ -159,3 +159,47 @@ fn a_checkpoint_of_other_shapes_is_refused_by_its_header() {
         "{said}"
     );
 }
+
+/// Regression: ranks with unlike configurations trained on, or ended with an error of the exchange that named no key.
+#[test]
+fn ranks_with_unlike_configurations_are_refused_with_the_key_and_both_values() {
+    let (train, test) = crate::data::digits().unwrap();
+    let (train, test) = (train.first(32), test.first(8));
+    let base = Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![4];
+        c.training.batch = 4;
+        c.training.max_steps = 1;
+    });
+    let error = |change: &(dyn Fn(&mut Config) + Sync)| {
+        let other = base.clone().with(|c| change(c));
+        let body = |comm: Communicator| {
+            let config = if comm.rank().0 == 2 { &other } else { &base };
+            match train_on(config, &train, &test, &comm, &mut ()) {
+                Ok(_) => Ok::<_, Error>(String::new()),
+                Err(error) => Ok(error.to_string()),
+            }
+        };
+        World::threads(3).run(body).unwrap()
+    };
+    for (change, says) in [
+        (
+            &(|c: &mut Config| c.optimiser.lr = 0.5) as &(dyn Fn(&mut Config) + Sync),
+            "rank 2 has `optimiser.lr = 0.5` and rank 0 has `optimiser.lr = 0.02`",
+        ),
+        (
+            &|c| c.strategy = "zero3".into(),
+            "rank 2 has `strategy = \"zero3\"` and rank 0 has `strategy = \"ddp\"`",
+        ),
+        (
+            &|c| c.model.hidden = vec![4, 4],
+            "rank 2 has `model.hidden = [4, 4]` and rank 0 has `model.hidden = [4]`",
+        ),
+    ] {
+        for told in error(change) {
+            assert_eq!(told, format!("{says}; every rank needs the same configuration"));
+        }
+    }
+    // Where a rank finds its files and how it uses its host is its own.
+    assert_eq!(error(&|c| c.data.workers = 2), ["", "", ""]);
+}
