@@ -115,7 +115,7 @@ impl LargeModel {
         if let Some((key, _)) = zero.iter().find(|(_, size)| *size == 0) {
             return Err(format!("{key} = 0; give 1 or more"));
         }
-        if self.head_dim.is_none() && self.latent.is_none() && self.hidden % self.heads != 0 {
+        if self.head_dim.is_none() && self.latent.is_none() && !self.hidden.is_multiple_of(self.heads) {
             return Err(format!(
                 "hidden = {} is no multiple of heads = {}; give head_dim, or heads = {}",
                 self.hidden,
@@ -123,7 +123,7 @@ impl LargeModel {
                 nearest_divisor(self.hidden, self.heads)
             ));
         }
-        if self.heads % self.kv() != 0 {
+        if !self.heads.is_multiple_of(self.kv()) {
             return Err(format!(
                 "heads = {} is no multiple of kv_heads = {}; kv_heads = {} would be right",
                 self.heads,
@@ -179,7 +179,7 @@ impl LargeModel {
 /// The divisor of `whole` that is nearest to `part`.
 fn nearest_divisor(whole: u32, part: u32) -> u32 {
     (1..=whole.min(4096))
-        .filter(|divisor| whole % divisor == 0)
+        .filter(|divisor| whole.is_multiple_of(*divisor))
         .min_by_key(|divisor| divisor.abs_diff(part))
         .unwrap_or(1)
 }

@@ -16,6 +16,7 @@ pub mod interval;
 pub mod job;
 mod kernels;
 pub mod layout;
+pub mod memory;
 pub mod model;
 pub mod parameters;
 pub mod rows;

@@ -23,6 +23,7 @@ mod tests;
 mod words;
 
 use crate::job::{Details, TrainingJob};
+use crate::memory::MemoryMeter;
 use allfold_sim::read_text_at_most;
 use fields::Fields;
 use machine::Machine;
@@ -49,6 +50,8 @@ pub struct TrainingRow {
     pub step_s: Option<f64>,
     /// Memory of a GPU in GB (1e9 bytes), as the source reads it.
     pub memory_gb: Option<f64>,
+    /// What reads that memory.
+    pub meter: MemoryMeter,
     /// Whether the job did not fit into memory; `None` if that is not stated.
     pub out_of_memory: Option<bool>,
     /// Whether the collector of the row doubts it. Such rows take part in no fit and no score.
@@ -201,6 +204,10 @@ impl<'a> Head<'a> {
         let generation = machine.cluster.generation;
         let framework =
             Software { words: software, around: &around, generation, sharding, model_parallel }.framework();
+        let sharding = match row.text("sharding")? {
+            "" => recipe::usual_sharding(framework),
+            _ => sharding,
+        };
         let layout = layout::read(row, &model, &notes, sharding, framework)?;
         let tuned = has(&self.task, &["sft", "lora", "finetun", "fine-tun"]);
         let job = TrainingJob {
@@ -219,8 +226,9 @@ impl<'a> Head<'a> {
             return Err(Unusable::Silent("nothing measured".into()));
         }
         let (run, system) = (run.to_string(), machine.system.clone());
+        let meter = MemoryMeter::of(&format!("{} {notes}", self.counts), framework);
         let noisy = has(&notes, &["source warns", "unsteady"]);
-        Ok(TrainingRow { run, row: at, system, job, step_s, memory_gb, out_of_memory, suspect, noisy })
+        Ok(TrainingRow { run, row: at, system, job, step_s, memory_gb, meter, out_of_memory, suspect, noisy })
     }
 }
 

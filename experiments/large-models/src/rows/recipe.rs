@@ -171,6 +171,16 @@ pub(super) fn sharding(text: &str) -> Result<Sharding, String> {
     })
 }
 
+/// What the data-parallel ranks share where a row does not say: the optimiser's state, which recipes of Megatron-core and
+/// Megatron-DeepSpeed share by default.
+pub(super) fn usual_sharding(framework: Framework) -> Sharding {
+    match framework {
+        Framework::MegatronBridge | Framework::MegatronCore | Framework::MegatronDeepspeed => Sharding::Zero1,
+        Framework::Automodel => Sharding::Fsdp,
+        _ => Sharding::None,
+    }
+}
+
 /// What is recomputed; words that are not known count as not stated.
 pub(super) fn recompute(text: &str) -> Recompute {
     let words = text.to_lowercase();
@@ -204,4 +214,5 @@ pub(super) fn released(stated: &str, notes: &str, software: &str) -> Option<u32>
     release(stated)
         .or_else(|| release_after(notes, &["release ", "nemo "]))
         .or_else(|| release_after(software, &["nemo ", "release "]))
+        .or_else(|| has(software, &["torchtitan"]).then(|| year(software))?.map(|year| year * 12 + 6))
 }
