@@ -198,8 +198,13 @@ fn failed(rank: u32, end: End, stopped: Option<u32>, exited: &BTreeMap<u32, Dura
         Some(stopped) => format!(
             "rank {stopped} is stopped by a signal such as SIGSTOP, and rank {rank} failed over it, {end}{said}"
         ),
-        // A rendezvous fails for all ranks at once, with a text that names the ranks at fault: the rank that ends first is none of them.
-        None if said.starts_with(": rendezvous at ") && !end.may_differ() => said[2..].into(),
+        // A rendezvous and a comparison of ranks fail for all ranks at once, with a text that names the ranks at fault: the rank that ends
+        // first need not be one of them.
+        None if [": rendezvous at ", ": rank "].iter().any(|all| said.starts_with(all))
+            && !end.may_differ() =>
+        {
+            said[2..].into()
+        }
         None => format!("rank {rank} failed first, {end}{}{said}", before(exited)),
     };
     Cause { code: end.code(), text, again: end.may_differ() }
@@ -320,6 +325,8 @@ mod tests {
     fn the_cause_is_a_line_that_a_terminal_only_prints() {
         let text = |stopped, said: &str| failed(1, End::Code(1), stopped, &BTreeMap::new(), said).text;
         assert_eq!(text(None, "error: no such luck"), "rank 1 failed first, exited with 1: no such luck");
+        let unlike = failed(1, End::Code(2), None, &BTreeMap::new(), "error: rank 2 has `a = 1`").text;
+        assert_eq!(unlike, "rank 2 has `a = 1`");
         let escaped = "rank 1 failed first, exited with 1: \\u{1b}]0;title\\u{7} caf\u{e9}";
         assert_eq!(text(None, "\x1b]0;title\x07 caf\u{e9}"), escaped);
         assert!(
