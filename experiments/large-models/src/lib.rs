@@ -15,6 +15,7 @@ mod framework;
 pub mod interval;
 pub mod job;
 mod kernels;
+pub mod known;
 pub mod layout;
 pub mod memory;
 pub mod model;

@@ -8,6 +8,7 @@
 //! ```
 
 mod measured;
+mod training;
 
 use crate::scaling::published as throughput;
 use allfold_cli::columns::columns;
@@ -16,6 +17,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::recorder::Recorder;
 use allfold_cli::{on_all_cores, progress};
+use allfold_large_models::rows::is_rows_file;
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::format::{file_name, time};
 use allfold_report::records::{Stamp, Validated};
@@ -32,6 +34,7 @@ use measured::{FEW, LONGEST};
 pub(super) use measured::{MachineArgs, read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use training::TrainingArgs;
 
 /// Flags of `validate`.
 #[derive(clap::Args, Debug)]
@@ -44,7 +47,7 @@ use std::path::{Path, PathBuf};
 The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, link-efficiency,
 host-staging, sockets, pipeline-fill, rendezvous, host-matching, congestion, first-call.")]
 pub(crate) struct Args {
-    /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput
+    /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput, or rows of large models
     #[arg(value_name = "RUN", required = true)]
     files: Vec<PathBuf>,
     /// Parameters that `calibrate` wrote [default: those that ship with Allfold]
@@ -83,6 +86,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     #[command(flatten)]
+    training: TrainingArgs,
+    #[command(flatten)]
     common: Common,
 }
 
@@ -120,9 +125,18 @@ pub fn run(args: &Args) -> CommandResult {
     if args.plots.is_some() {
         output.expect_file();
     }
-    // Tables of training throughput are recognised by their schema.
+    // Rows of large models and tables of training throughput are recognised by their schemas.
+    let (rows, files): (Vec<PathBuf>, Vec<PathBuf>) =
+        args.files.iter().cloned().partition(|file| is_rows_file(file));
+    training::check(args, !rows.is_empty(), !files.is_empty())?;
+    if !rows.is_empty() {
+        training::run(args, &rows, &mut output)?;
+        if files.is_empty() {
+            return output.close();
+        }
+    }
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
-        args.files.iter().cloned().partition(|file| allfold_validation::scaling_tables::is_table_file(file));
+        files.into_iter().partition(|file| allfold_validation::scaling_tables::is_table_file(file));
     if !tables.is_empty() {
         let options = throughput::ScoreOptions { rows: args.rows, ..Default::default() };
         throughput::run(&tables, &options, &mut output)?;

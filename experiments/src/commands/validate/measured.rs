@@ -40,6 +40,11 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 impl MachineArgs {
+    /// Whether any of the flags was given.
+    pub(super) fn is_given(&self) -> bool {
+        self.topology.is_some() || self.machine.is_some() || self.ranks.is_some() || !self.env.is_empty()
+    }
+
     fn given(&self) -> CommandResult<Option<GivenMachine>> {
         let Some(path) = &self.machine else { return Ok(self.topology.clone().map(GivenMachine::Named)) };
         let wrong =
