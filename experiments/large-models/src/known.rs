@@ -1,11 +1,12 @@
 //! Predictions of published rows: by the parameters that ship, by a fit without their system or model, with or without one row of their
 //! system known.
 
-use crate::parameters::StepParameters;
+use crate::fit::{StepSample, fit};
+use crate::interval::{KnownStep, StepPredictor};
+use crate::parameters::{IntervalScales, StepParameterRow, StepParameters};
 use crate::rows::TrainingRow;
 use crate::score::PredictedRow;
-use crate::step::step;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is left out of a fit in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,10 +58,8 @@ pub fn predict_all<'a>(
     left_out: Option<ModelLeftOut>,
     one_known: bool,
 ) -> Result<Vec<PredictedRow<'a>>, String> {
-    let mut groups: BTreeMap<String, Vec<&'a TrainingRow>> = BTreeMap::new();
-    for row in rows {
-        groups.entry(left_out.map_or_else(String::new, |by| by.group(row))).or_default().push(row);
-    }
+    let groups: BTreeSet<String> =
+        rows.iter().map(|row| left_out.map_or_else(String::new, |by| by.group(row))).collect();
     if let Some(by) = left_out.filter(|_| groups.len() < 2) {
         let name = by.name();
         return Err(format!(
@@ -73,20 +72,59 @@ pub fn predict_all<'a>(
             known.entry(&row.system).or_insert(row);
         });
     }
-    let published = StepParameters::published();
-    Ok(rows
-        .iter()
-        .map(|row| {
-            let step_s = step(&row.job, &published).total();
-            PredictedRow {
-                row,
-                step_s,
-                range80_s: [step_s * 0.8, step_s * 1.25],
-                range95_s: [step_s * 0.6, step_s * 1.7],
-                memory_gb: 0.0,
-                fits: 1.0,
-                known: known.get(&*row.system).is_some_and(|known| std::ptr::eq(*known, row)),
-            }
-        })
-        .collect())
+    let published = StepPredictor::published();
+    let mut found = Vec::with_capacity(rows.len());
+    for group in &groups {
+        let of = |row: &TrainingRow| left_out.is_none_or(|by| by.group(row) == *group);
+        let predictor = match left_out {
+            None => published.clone(),
+            Some(_) => fitted(rows.iter().filter(|row| !of(row) && counts(row)))?,
+        };
+        let mut systems: BTreeMap<&str, StepPredictor> = BTreeMap::new();
+        for (at, row) in rows.iter().enumerate().filter(|(_, row)| of(row)) {
+            let first = known.get(&*row.system).copied();
+            let knowing = || match first.and_then(|first| Some((first, first.step_s?))) {
+                Some((first, seconds)) => predictor.knowing(&[KnownStep { job: &first.job, seconds }]),
+                None => predictor.clone(),
+            };
+            let predictor = systems.entry(&row.system).or_insert_with(knowing);
+            let is_known = first.is_some_and(|first| std::ptr::eq(first, row));
+            found.push((at, predicted(row, predictor, is_known)));
+        }
+    }
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found.into_iter().map(|(_, row)| row).collect())
 }
+
+/// A predictor fitted to some rows.
+fn fitted<'a>(rows: impl Iterator<Item = &'a TrainingRow>) -> Result<StepPredictor, String> {
+    let samples: Vec<StepSample<'_>> = rows
+        .filter_map(|row| {
+            Some(StepSample { job: &row.job, seconds: row.step_s?, system: &row.system, noisy: row.noisy })
+        })
+        .collect();
+    if samples.is_empty() {
+        return Err("no row that counts is left to fit to; give rows of more systems".into());
+    }
+    let prior = StepParameterRow::published();
+    let found = fit(&samples, prior, &StepParameters::published());
+    let mut doubts = prior.to_vec();
+    doubts.iter_mut().zip(&found.std_devs).for_each(|(row, deviation)| row.deviation = *deviation);
+    Ok(StepPredictor::new(found.parameters, &doubts, IntervalScales::published()))
+}
+
+fn predicted<'a>(row: &'a TrainingRow, predictor: &StepPredictor, known: bool) -> PredictedRow<'a> {
+    let step = predictor.predict(&row.job);
+    PredictedRow {
+        row,
+        step_s: step.seconds,
+        range80_s: step.within80,
+        range95_s: step.within95,
+        memory_gb: 0.0,
+        fits: 1.0,
+        known,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -128,10 +128,10 @@ pub fn run(args: &Args) -> CommandResult {
     // Rows of large models and tables of training throughput are recognised by their schemas.
     let (rows, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| is_rows_file(file));
-    training::check(args, !rows.is_empty(), !files.is_empty())?;
+    let runs_left_out = training::check(args, !rows.is_empty(), !files.is_empty(), &mut output)?;
     if !rows.is_empty() {
         training::run(args, &rows, &mut output)?;
-        if files.is_empty() {
+        if files.is_empty() || runs_left_out {
             return output.close();
         }
     }
@@ -144,7 +144,14 @@ pub fn run(args: &Args) -> CommandResult {
             return output.close();
         }
     }
-    let runs = read(&files, &args.machine, &mut output)?;
+    let runs = match read(&files, &args.machine, &mut output) {
+        // What was predicted before stays, whatever is wrong with files of another kind.
+        Err(error) if !rows.is_empty() => {
+            output.say(format!("left out: {error}"))?;
+            return output.close();
+        }
+        runs => runs?,
+    };
     if runs.is_empty() {
         return Err(CommandError::usage("every run was left out: there is nothing to validate"));
     }

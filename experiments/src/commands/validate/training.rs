@@ -45,8 +45,9 @@ impl TrainingArgs {
     }
 }
 
-/// Refuses flags that cannot apply to one kind of the given files.
-pub(super) fn check(args: &Args, training: bool, runs: bool) -> CommandResult {
+/// Refuses flags that cannot apply to the given files. Runs of collectives beside rows of training for which a flag was given are left
+/// out; returns whether they are.
+pub(super) fn check(args: &Args, rows: bool, runs: bool, output: &mut RunOutput) -> CommandResult<bool> {
     let of_runs = [
         (args.parameters.is_some(), "--parameters"),
         (args.leave_one_generation_out, "--leave-one-generation-out"),
@@ -58,16 +59,21 @@ pub(super) fn check(args: &Args, training: bool, runs: bool) -> CommandResult {
         (args.plots.is_some(), "--plots"),
         (args.machine.is_given(), "--topology, --machine, --ranks or --env"),
     ];
-    let (of, other, flag) = match of_runs.into_iter().find(|(given, _)| *given && training) {
-        Some((_, flag)) => ("runs of collectives", "rows of training", flag),
-        None => match args.training.given().filter(|_| runs) {
-            Some(flag) => ("rows of training", "runs of collectives", flag),
-            None => return Ok(()),
-        },
-    };
-    Err(CommandError::usage(format!(
-        "{flag} is for {of}, and {other} were given, too; give each kind in a call of its own"
-    )))
+    if let Some((_, flag)) = of_runs.into_iter().find(|(given, _)| *given && rows) {
+        return Err(CommandError::usage(format!(
+            "{flag} is for runs of collectives, and rows of training were given; give each kind in a call of its own"
+        )));
+    }
+    match args.training.given() {
+        Some(flag) if !rows => Err(CommandError::usage(format!(
+            "{flag} is for rows of training, and the files have none; leave the flag out"
+        ))),
+        Some(flag) if runs => {
+            output.say(format!("left out: all runs of collectives, since {flag} is for rows of training"))?;
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// Reads the files, predicts and scores their rows.

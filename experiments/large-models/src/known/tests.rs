@@ -1,0 +1,73 @@
+use super::*;
+use crate::rows::{is_rows_file, parse, read};
+use crate::score;
+use std::path::Path;
+
+/// Rows of Llama 2 7B on two systems: seconds of a step for tp 1, 2 and 4.
+fn rows_of(system: &str, seconds: [f64; 3]) -> Vec<TrainingRow> {
+    let row = |tp: u32, seconds: f64| {
+        format!(
+            r#"{{"gpus": 64, "sequence_length": 4096, "global_batch": 128, "micro_batch": 1, "tp": {tp},
+            "measured": {{"seconds_per_step": {seconds}}}}}"#
+        )
+    };
+    let text = format!(
+        r#"{{"source": "a test", "system": "{system}", "gpu": "H100", "software": "Megatron-LM 2025",
+        "model": {{"name": "Llama 2 7B"}}, "rows": [{},{},{}]}}"#,
+        row(1, seconds[0]),
+        row(2, seconds[1]),
+        row(4, seconds[2])
+    );
+    parse("run", &text).unwrap().rows
+}
+
+#[test]
+fn a_known_row_moves_the_other_rows_of_its_system_alone() {
+    let plain: Vec<TrainingRow> = [rows_of("Alpha", [1.0; 3]), rows_of("Beta", [1.0; 3])].concat();
+    let predicted: Vec<f64> =
+        predict_all(&plain, None, false).unwrap().iter().map(|row| row.step_s).collect();
+    // On Alpha everything takes 1.5 times the predicted time, on Beta as long as predicted.
+    let slow = [0, 1, 2].map(|at| predicted[at] * 1.5);
+    let rows = [rows_of("Alpha", slow), rows_of("Beta", [3, 4, 5].map(|at| predicted[at]))].concat();
+    let found = predict_all(&rows, None, true).unwrap();
+    let known: Vec<bool> = found.iter().map(|row| row.known).collect();
+    assert_eq!(known, [true, false, false, true, false, false]);
+    for (at, row) in found.iter().enumerate() {
+        let factor = row.step_s / predicted[at];
+        match at {
+            0..3 => assert!((1.1..1.6).contains(&factor), "{at}: {factor}"),
+            _ => assert!((factor - 1.0).abs() < 0.01, "{at}: {factor}"),
+        }
+        let [[low, high], [low95, high95]] = [row.range80_s, row.range95_s];
+        assert!(low95 < low && low < row.step_s && row.step_s < high && high < high95);
+    }
+}
+
+#[test]
+fn a_fit_to_nothing_is_refused() {
+    let rows = rows_of("Alpha", [1.0; 3]);
+    let refused = |by| predict_all(&rows, Some(by), false).unwrap_err();
+    assert!(refused(ModelLeftOut::System).contains("all rows are of one system"));
+    assert!(refused(ModelLeftOut::Model).contains("give rows of several models"));
+}
+
+/// The published scores hold: docs/results/training-at-scale has them in full.
+#[test]
+fn published_rows_are_predicted_as_well_as_the_results_say() {
+    let Some(folder) = std::env::var_os("ALLFOLD_DATA").map(|data| Path::new(&data).join("llm-training"))
+    else {
+        println!("SKIP: ALLFOLD_DATA is not set");
+        return;
+    };
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let files = files.iter().filter(|file| is_rows_file(file));
+    let rows: Vec<TrainingRow> =
+        files.filter_map(|file| read(file).ok()).flat_map(|file| file.rows).collect();
+    let found = predict_all(&rows, None, false).unwrap();
+    assert_eq!(found.len(), rows.len());
+    let all = score::errors(&found, |_| true).unwrap();
+    let [median, p90] = [all.by_rows.median, all.by_rows.p90];
+    assert!(median <= 0.060 && p90 <= 0.23, "{all:?}");
+    assert!(all.by_systems.median <= 0.075 && all.by_systems.p90 <= 0.19, "{all:?}");
+}
