@@ -3,6 +3,7 @@
 
 use crate::fit::{StepSample, fit};
 use crate::interval::{KnownStep, StepPredictor};
+use crate::memory::memory;
 use crate::parameters::{IntervalScales, StepParameterRow, StepParameters};
 use crate::rows::TrainingRow;
 use crate::score::PredictedRow;
@@ -114,14 +115,14 @@ fn fitted<'a>(rows: impl Iterator<Item = &'a TrainingRow>) -> Result<StepPredict
 }
 
 fn predicted<'a>(row: &'a TrainingRow, predictor: &StepPredictor, known: bool) -> PredictedRow<'a> {
-    let step = predictor.predict(&row.job);
+    let (step, used) = (predictor.predict(&row.job), memory(&row.job));
     PredictedRow {
         row,
         step_s: step.seconds,
         range80_s: step.within80,
         range95_s: step.within95,
-        memory_gb: 0.0,
-        fits: 1.0,
+        memory_gb: used.by(row.meter) / 1e9,
+        fits: used.fits(row.job.cluster.capacity),
         known,
     }
 }
