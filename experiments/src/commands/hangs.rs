@@ -16,9 +16,10 @@ use std::path::PathBuf;
   allfold hangs --cases 1000 --seed 7 --json hangs.jsonl
   allfold hangs --cases 20 --keep cases
 
-Each case is a job of 3 to 8 ranks (data parallel, sharded, tensor, pipeline, several groups) with a known fault, or healthy. Its
+Each case is a job of 2 to 64 ranks (data parallel, sharded, tensor, pipeline, experts, several groups) with a known fault, or healthy. Its
 dumps are judged as `allfold triage` judges them: all of them, without that of the faulty rank, without that of another rank, and
-without half of them. Printed is how often cause and rank were named first, and how often a healthy rank was.")]
+without half of them. Printed is how often cause and rank were named first, how often a healthy rank was, and how often it was left
+undecided.")]
 pub(crate) struct Args {
     /// How many cases, 1 to 1000000
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -58,7 +59,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     bar.finish_and_clear();
     output.say(format!(
-        "# allfold hangs: {} cases of seed {}; % with cause and rank first (wrong: a healthy rank first)",
+        "# allfold hangs: {} cases of seed {}; % with cause and rank first (wrong: a healthy rank first; open: undecided)",
         args.cases, args.seed
     ))?;
     output.say("| fault | all dumps | without the culprit's | without a random one | without half |\n|---|---|---|---|---|")?;
@@ -105,8 +106,8 @@ fn write(case: &SeededCase, into: &std::path::Path) -> CommandResult {
 struct Tally {
     cases: u64,
     first: u64,
-    second: u64,
     wrong: u64,
+    undecided: u64,
 }
 
 impl Tally {
@@ -114,25 +115,25 @@ impl Tally {
         self.join(&Tally {
             cases: 1,
             first: score.first.into(),
-            second: score.second.into(),
             wrong: score.wrong.into(),
+            undecided: score.undecided.into(),
         });
     }
 
     fn join(&mut self, other: &Tally) {
         self.cases += other.cases;
         self.first += other.first;
-        self.second += other.second;
         self.wrong += other.wrong;
+        self.undecided += other.undecided;
     }
 
     fn told(&self) -> String {
         let percent = |count: u64| 100.0 * count as f64 / self.cases.max(1) as f64;
         format!(
-            "{:.1} ({:.1} in two, {:.1} wrong)",
+            "{:.1} ({:.1} wrong, {:.1} open)",
             percent(self.first),
-            percent(self.second),
-            percent(self.wrong)
+            percent(self.wrong),
+            percent(self.undecided)
         )
     }
 }

@@ -70,6 +70,7 @@ pub fn run(args: &Args) -> CommandResult {
         hung: serde_json::to_value(verdict.hung).unwrap_or_default(),
         why: verdict.why.clone(),
         causes: verdict.causes.iter().filter_map(|cause| serde_json::to_value(cause).ok()).collect(),
+        decided: verdict.decided,
         unknown: verdict.unknown.clone(),
     })?;
     output.close()

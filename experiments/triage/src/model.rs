@@ -25,6 +25,10 @@ pub enum MessageEnd {
     ReceiveFrom(u32),
 }
 
+/// The number of the first message that has not ended, between ranks of which one has lost its oldest entries: from the oldest on, the
+/// messages of such ranks cannot be counted.
+pub(crate) const FIRST_OPEN: u64 = 1 << 40;
+
 /// A rank's part of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Op {

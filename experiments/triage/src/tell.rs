@@ -18,12 +18,14 @@ pub fn lines(job: &DumpedJob, verdict: &Verdict) -> Vec<String> {
             if hung == Hung::Unknown {
                 lines.push(verdict.why.clone());
             }
+            if !verdict.decided {
+                lines.push("undecided, of these causes:".into());
+            }
             lines.push(first.said.clone());
             lines.extend(first.evidence.iter().map(|why| format!("  for it: {why}")));
             lines.extend(first.against.iter().map(|why| format!("  against it: {why}")));
-            lines.extend(
-                others.iter().take(CAUSES - 1).map(|other| format!("or, less likely: {}", other.said)),
-            );
+            let or = if verdict.decided { "or, less likely" } else { "or" };
+            lines.extend(others.iter().take(CAUSES - 1).map(|other| format!("{or}: {}", other.said)));
         }
     }
     lines.extend(verdict.unknown.iter().map(|what| format!("not known: {what}")));

@@ -13,6 +13,9 @@ pub struct TriageFound {
     pub why: String,
     /// The causes, most likely first: each with `kind`, `ranks`, `said`, `evidence` and `against`.
     pub causes: Vec<Value>,
+    /// Whether the first cause is clearly the likeliest; otherwise the causes are candidates.
+    #[serde(default)]
+    pub decided: bool,
     /// What the dumps do not tell.
     pub unknown: Vec<String>,
 }

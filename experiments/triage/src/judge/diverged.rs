@@ -1,8 +1,10 @@
 //! Operations in which ranks made different calls, and which of the ranks left the pattern of its earlier calls.
 
-use super::lanes::{Lanes, expected, is_expected};
+use super::kinds::{differs, of_wanted};
+use super::lanes::Lanes;
+use super::order::{Breaks, expected, is_expected};
 use super::verdict::CauseKind;
-use crate::model::{MessageEnd, Op, OpCall};
+use crate::model::{MessageEnd, Op};
 use std::collections::BTreeMap;
 
 /// An operation in which ranks made different calls.
@@ -19,9 +21,9 @@ pub(super) struct Diverged {
 }
 
 /// The first operation of each group in which ranks diverged and stayed apart.
-pub(super) fn diverged(lanes: &Lanes<'_>) -> Vec<Diverged> {
+pub(super) fn diverged(lanes: &Lanes<'_>, breaks: &Breaks) -> Vec<Diverged> {
     let groups = lanes.groups().filter_map(|(group, lane)| first(lanes, group, lane));
-    groups.chain(messages(lanes)).collect()
+    groups.chain(messages(lanes, breaks)).collect()
 }
 
 fn first(lanes: &Lanes<'_>, group: u32, lane: &BTreeMap<u32, Vec<u32>>) -> Option<Diverged> {
@@ -88,6 +90,13 @@ fn judged(
             (culprits, *right, true)
         }
         _ if calls => {
+            // A call that no rank has made before is the wrong one, if the other has been made.
+            let known = |part: &(u32, u32)| is_known(lanes, group, sequence, call(part));
+            let (old, new): (Vec<_>, Vec<_>) = parts.iter().copied().partition(known);
+            if let (Some(right), false) = (old.first(), new.is_empty()) {
+                let kind = kind(lanes, group, sequence, *new.first()?, *right)?;
+                return Some(Diverged { group, sequence, culprits: new, right: *right, kind, clear: true });
+            }
             let mut classes: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
             parts.iter().for_each(|part| classes.entry(call(part)).or_default().push(*part));
             let mut classes: Vec<_> = classes.into_values().collect();
@@ -103,6 +112,15 @@ fn judged(
     Some(Diverged { group, sequence, culprits, right, kind, clear })
 }
 
+/// Whether a rank has made a call as another operation of the group or of a like group.
+fn is_known(lanes: &Lanes<'_>, group: u32, sequence: u64, call: u32) -> bool {
+    let name = |group: u32| lanes.job.groups.get(group as usize).map(|group| &group.name);
+    let mut all = lanes.job.logs.values().flat_map(|log| &log.ops);
+    all.any(|op| {
+        op.call == call && name(op.group) == name(group) && (op.group, op.sequence) != (group, sequence)
+    })
+}
+
 /// How a wrong call differs from the right one.
 fn kind(
     lanes: &Lanes<'_>,
@@ -112,6 +130,17 @@ fn kind(
     right: (u32, u32),
 ) -> Option<CauseKind> {
     let like = |(rank, number): (u32, u32)| lanes.op(rank, number).map(|op| (op.call, op.place));
+    let (wrong_op, right_op) = (lanes.op(wrong.0, wrong.1)?, lanes.op(right.0, right.1)?);
+    let call = |op: &Op| lanes.job.calls.get(op.call);
+    let (elsewhere, differs) = (
+        wrong_op.place != right_op.place && wrong_op.place > 0 && right_op.place > 0,
+        differs(call(wrong_op)?, call(right_op)?),
+    );
+    // Another tensor in the same line, and not one that the line has elsewhere.
+    let same_line = wrong_op.place == right_op.place && wrong_op.place > 0;
+    if same_line && differs != CauseKind::OtherOperation && !is_known(lanes, group, sequence, wrong_op.call) {
+        return Some(differs);
+    }
     let after = |rank: u32| lanes.part(group, rank, sequence + 1).map(|number| (rank, number));
     let log = lanes.job.logs.get(&right.0)?;
     // What the right rank calls next in the group, or would call by its pattern.
@@ -128,23 +157,11 @@ fn kind(
     if after(wrong.0).and_then(like) == like(right) {
         return Some(CauseKind::Extra);
     }
-    let (wrong, right) = (lanes.op(wrong.0, wrong.1)?, lanes.op(right.0, right.1)?);
-    let elsewhere = wrong.place != right.place && wrong.place > 0 && right.place > 0;
-    let call = |op: &Op| lanes.job.calls.get(op.call);
-    Some(if elsewhere { CauseKind::OtherOperation } else { differs(call(wrong)?, call(right)?) })
-}
-
-fn differs(wrong: &OpCall, right: &OpCall) -> CauseKind {
-    match () {
-        () if wrong.name != right.name => CauseKind::OtherOperation,
-        () if wrong.dtype != right.dtype => CauseKind::OtherType,
-        () if wrong.count != right.count => CauseKind::OtherSize,
-        () => CauseKind::OtherOperation,
-    }
+    Some(if elsewhere { CauseKind::OtherOperation } else { differs })
 }
 
 /// Messages whose two ends have different sizes.
-fn messages(lanes: &Lanes<'_>) -> Option<Diverged> {
+fn messages(lanes: &Lanes<'_>, breaks: &Breaks) -> Option<Diverged> {
     let whole = lanes.job.logs.iter().filter(|(_, log)| log.whole);
     let mut sends = BTreeMap::new();
     let mut receives = Vec::new();
@@ -165,31 +182,23 @@ fn messages(lanes: &Lanes<'_>) -> Option<Diverged> {
         let call = lanes.op(rank, number).and_then(|op| lanes.job.calls.get(op.call));
         call.map(|call| (&*call.count, &*call.dtype))
     };
+    // The end whose rank broke the order of its calls before left a message out, or called the wrong size.
+    let broke = |(rank, number): (u32, u32)| breaks.get(&rank).filter(|(at, _)| *at <= number as usize);
     receives.into_iter().find_map(|(key, receive)| {
         let send = *sends.get(&key)?;
         if count(send) == count(receive) {
             return None;
         }
-        let usual =
-            |(rank, number): (u32, u32)| lanes.job.logs.get(&rank).and_then(|log| is_expected(log, number));
-        let (wrong, right) = if usual(receive) == Some(false) { (receive, send) } else { (send, receive) };
-        let clear = usual(wrong) == Some(false) && usual(right) != Some(false);
-        let kind = if clear && is_next(lanes, wrong) { missing(lanes, wrong) } else { CauseKind::OtherSize };
-        Some(Diverged { group: key.2, sequence: key.3, culprits: vec![wrong], right, kind, clear })
+        let (wrong, right) = if broke(receive).is_some() { (receive, send) } else { (send, receive) };
+        let found = broke(wrong).filter(|_| broke(right).is_none());
+        let (mut kind, mut culprit) = (CauseKind::OtherSize, wrong);
+        if let Some((at, wanted)) = found
+            && let Some(log) = lanes.job.logs.get(&wrong.0)
+        {
+            kind = of_wanted(&log.ops[*at], &log.ops[*wanted]);
+            culprit = (wrong.0, *at as u32);
+        }
+        let clear = found.is_some();
+        Some(Diverged { group: key.2, sequence: key.3, culprits: vec![culprit], right, kind, clear })
     })
-}
-
-/// Whether a rank's message is the one that its earlier calls let expect after the next: the next was left out.
-fn is_next(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> bool {
-    let Some(log) = lanes.job.logs.get(&rank) else { return false };
-    let (made, from) = (log.ops[number as usize].kind(), expected(log, number as usize));
-    from.is_some_and(|from| log.ops[from + 1..].iter().take(2).any(|op| op.kind() == made))
-}
-
-/// The kind of message that a rank left out.
-fn missing(lanes: &Lanes<'_>, (rank, number): (u32, u32)) -> CauseKind {
-    match lanes.op(rank, number).and_then(|op| op.message) {
-        Some(MessageEnd::ReceiveFrom(_)) => CauseKind::MissingReceive,
-        _ => CauseKind::MissingSend,
-    }
 }

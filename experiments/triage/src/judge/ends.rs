@@ -1,14 +1,16 @@
 //! The causes at which the waiting ends.
 
-use super::lanes::{Lanes, broke, expected};
+use super::kinds::{differs, of_wanted};
+use super::lanes::Lanes;
 use super::named::{of_group, ranks};
+use super::order::{Breaks, expected};
 use super::verdict::{CauseKind, HangCause};
 use super::waits::{End, Key, Waiting, Waits};
-use crate::model::{DumpedJob, Fact, MessageEnd, Op, OpState};
+use crate::model::{DumpedJob, FIRST_OPEN, Fact, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The causes at which the waiting ends.
-pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
+pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits, breaks: &Breaks) -> Vec<HangCause> {
     let ends = waits.ends();
     let mut causes = Vec::new();
     let mut unseen: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
@@ -17,13 +19,16 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
             End::Idle(rank) => causes.push(idle(lanes, waits, rank, &waiting)),
             End::Unseen(rank) => drop(unseen.insert(rank, waiting)),
             End::Stuck(key) => causes.push(stuck(lanes, key, &waits.ops[&key])),
-            End::Circle(circle) => causes.extend(around(lanes, waits, &circle)),
+            End::Circle(circle) => causes.extend(around(lanes, waits, breaks, &circle)),
         }
     }
-    let around: BTreeSet<u32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
-    if !causes.iter().any(|cause| cause.weight >= 700) {
-        causes.extend(strays(lanes, waits).into_iter().filter(|cause| !around.contains(&cause.ranks[0])));
+    causes.extend(idle_behind(lanes, waits, &unseen));
+    if !unseen.is_empty() {
+        causes.extend(new_calls(lanes.job, waits));
     }
+    let around: BTreeSet<u32> = causes.iter().flat_map(|cause| cause.ranks.clone()).collect();
+    let strays = strays(lanes.job, waits, breaks);
+    causes.extend(strays.into_iter().filter(|cause| !around.contains(&cause.ranks[0])));
     for (key, op) in
         waits.ops.iter().filter(|(key, op)| key.0 != u32::MAX && op.lacks.is_empty() && !op.unseen.is_empty())
     {
@@ -37,25 +42,60 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
     causes
 }
 
-/// Waiting ranks that broke the order of their earlier calls, if most waiting ranks did not.
-fn strays(lanes: &Lanes<'_>, waits: &Waits) -> Vec<HangCause> {
-    let job = lanes.job;
+/// Waiting ranks that alone broke the order of their earlier calls.
+fn strays(job: &DumpedJob, waits: &Waits, breaks: &Breaks) -> Vec<HangCause> {
     let waiting: BTreeSet<u32> = waits.ops.values().flat_map(|op| op.ranks.keys().copied()).collect();
-    let broken = waiting.iter().filter_map(|rank| Some((*rank, broke(&job.logs[rank])?)));
-    let broken: Vec<(u32, (usize, usize))> = broken.collect();
-    if 2 * broken.len() >= waiting.len() {
-        return Vec::new();
-    }
-    let one = |(rank, (at, wanted)): (u32, (usize, usize))| {
-        let (op, wanted) = (&job.logs[&rank].ops[at], &job.logs[&rank].ops[wanted]);
+    let one = |(rank, (at, wanted)): (&u32, &(usize, usize))| {
+        let log = job.logs.get(rank).filter(|_| waiting.contains(rank))?;
+        let (op, wanted) = (&log.ops[*at], &log.ops[*wanted]);
         let said = format!(
             "rank {rank} called {} where its earlier calls let expect {}",
             job.told(op),
             job.told(wanted)
         );
-        cause(of_wanted(op, wanted), vec![rank], said, Vec::new(), 805)
+        Some(cause(of_wanted(op, wanted), vec![*rank], said, Vec::new(), 830))
     };
-    broken.into_iter().map(one).collect()
+    breaks.iter().filter_map(one).collect()
+}
+
+/// Waiting ranks that made a call which no other rank made and that is new to them: what those without a dump called is not known.
+fn new_calls(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
+    let mut found = Vec::new();
+    for (rank, number) in waits.ops.values().flat_map(|op| &op.ranks) {
+        let Some((log, op)) = job.logs.get(rank).and_then(|log| Some((log, log.ops.get(*number as usize)?)))
+        else {
+            continue;
+        };
+        let made = job.logs.values().flat_map(|log| &log.ops).filter(|other| other.call == op.call);
+        let Some(wanted) = expected(log, *number as usize).map(|at| &log.ops[at]) else { continue };
+        let (Some(call), Some(usual)) = (job.calls.get(op.call), job.calls.get(wanted.call)) else {
+            continue;
+        };
+        if made.count() == 1 && op.message.is_none() && wanted.message.is_none() {
+            let said = format!(
+                "rank {rank} called {}, which no other rank did, where its earlier calls let expect {}",
+                job.told(op),
+                job.told(wanted)
+            );
+            found.push(cause(differs(call, usual), vec![*rank], said, Vec::new(), 790));
+        }
+    }
+    found
+}
+
+/// Ranks in no operation, for which only ranks without a dump may wait.
+fn idle_behind(lanes: &Lanes<'_>, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<u32>>) -> Vec<HangCause> {
+    let awaited = |rank: &&u32| waits.ops.values().any(|op| op.lacks.contains(*rank));
+    let waiting: BTreeSet<u32> = unseen.values().flatten().copied().collect();
+    let alone = waits.idle.iter().filter(|rank| !unseen.is_empty() && !awaited(rank));
+    let one = |rank: &u32| {
+        let mut found = idle(lanes, waits, *rank, &waiting);
+        found.said = format!("rank {rank} is in no operation, while others wait");
+        let hidden: Vec<u32> = unseen.keys().copied().collect();
+        found.evidence[0] = format!("{} left no dump, and may wait for it", ranks(&hidden));
+        found
+    };
+    alone.map(one).collect()
 }
 
 /// An operation that lacks a rank, with one of the ranks that wait in it. Operations of few ranks say most.
@@ -76,13 +116,14 @@ fn operation(job: &DumpedJob, key: &Key, op: &Waiting) -> String {
     match (key.0, key.2) {
         (u32::MAX, _) => told,
         (group, None) => format!("operation {}{}, {told}", key.1, of_group(job, group)),
+        (group, Some(_)) if key.1 >= FIRST_OPEN => format!("{told}{}", of_group(job, group)),
         (group, Some(_)) => format!("{told}, message {}{}", key.1, of_group(job, group)),
     }
 }
 
 /// A cause with nothing against it.
 fn cause(kind: CauseKind, ranks: Vec<u32>, said: String, evidence: Vec<String>, weight: i64) -> HangCause {
-    HangCause { kind, ranks, said, evidence, against: Vec::new(), weight }
+    HangCause { kind, ranks, said, evidence, against: Vec::new(), open: false, weight }
 }
 
 /// What logs say of a rank.
@@ -142,20 +183,13 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
                 "{} of host {host} left no dump: the host is lost, or its processes are",
                 ranks(&there)
             );
-            return vec![cause(CauseKind::LostNode, there, said, Vec::new(), 780)];
+            return vec![cause(CauseKind::LostNode, there, said, Vec::new(), 880)];
         }
     }
     // The operations in which ranks wait for each of them and for no rank with a dump: a rank alone in one is more suspicious.
     let direct = |rank: &u32| {
         let ops = waits.ops.values().filter(|op| op.lacks.is_empty() && op.unseen.contains(rank));
         ops.map(|op| 60 / op.unseen.len() as i64).sum::<i64>()
-    };
-    let tied = |rank: &u32| {
-        unseen
-            .iter()
-            .filter(|(other, waiting)| *waiting == &unseen[rank] && direct(other) == direct(rank))
-            .count()
-            > 1
     };
     let one = |(rank, waiting): (&u32, &BTreeSet<u32>)| {
         let what = lacking(waits, *rank).map_or(String::new(), |(key, op)| operation(job, key, op));
@@ -176,12 +210,14 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
             _ => format!("rank {rank} left no dump, and others wait for it in {what}"),
         };
         let named = if dead || recorded(job, *rank).next().is_some() { 100 } else { 0 };
-        let weight =
-            600 + share(job, waiting.len()) + direct(rank).min(99) + named - if tied(rank) { 10 } else { 0 };
+        // A rank without a dump may wait as well for another one without a dump.
+        let more = (job.unseen().count() > 1 || job.logs.len() < 2) && named == 0;
+        let weight = 500 + share(job, waiting.len()) + direct(rank).min(99) + 2 * named;
         let mut found = cause(kind, vec![*rank], said, evidence, weight);
-        if tied(rank) && named == 0 {
-            found.against.push("another rank without a dump fits as well".into());
-        }
+        found.open = more;
+        let other =
+            if job.logs.len() < 2 { "the only rank with a dump" } else { "another rank without a dump" };
+        found.against.extend(more.then(|| format!("{other} may be the cause as well")));
         found
     };
     unseen.iter().map(one).collect()
@@ -224,14 +260,19 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> HangCause {
     let first = parts().map(|(rank, part)| called(rank, part)).min().unwrap_or(0);
     let last = parts().max_by_key(|(rank, part)| called(*rank, part));
     let limit = parts().map(|(_, part)| i64::from(part.limit_ms) * 1_000_000).max().unwrap_or(0);
+    let failed = |part: &Op| part.state == OpState::Failed;
+    // Of a recorder that writes no time-out, the others' failure is the sign.
+    let least = if limit > 0 { limit / 10 * 9 } else { UNSAID };
     if let Some((late, part)) = last
-        && limit > 0
-        && called(late, part) - first >= limit / 10 * 9
-        && parts().any(|(_, part)| part.state == OpState::Failed)
+        && (!common.is_empty() || clocks_agree(job, &open))
+        && called(late, part) - first >= least
+        && (limit > 0 || !failed(part))
+        && parts().any(|(_, part)| failed(part))
     {
-        let (after, limit) = ((called(late, part) - first) as f64 / 1e9, limit as f64 / 1e9);
+        let after = (called(late, part) - first) as f64 / 1e9;
+        let limit = if limit > 0 { format!(" is {:.1} s", limit as f64 / 1e9) } else { " was over".into() };
         let said = format!(
-            "rank {late} entered {what} {after:.1} s after the first rank, and the time-out is {limit:.1} s: it is too short"
+            "rank {late} entered {what} {after:.1} s after the first rank, and the time-out{limit}: it is too short"
         );
         return cause(CauseKind::ShortTimeout, vec![late], said, Vec::new(), 850);
     }
@@ -261,8 +302,24 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> HangCause {
     } else {
         said.split(": all of its ranks").next().unwrap_or(&said).to_string()
     };
-    let weight = if blamed.is_empty() { 500 } else { 810 };
-    cause(CauseKind::Network, if blamed.is_empty() { open } else { blamed }, said, evidence, weight)
+    let weight = if blamed.is_empty() { 450 } else { 810 };
+    let is_open = blamed.len() != 1;
+    let mut found =
+        cause(CauseKind::Network, if blamed.is_empty() { open } else { blamed }, said, evidence, weight);
+    found.open = is_open;
+    found
+}
+
+/// Nanoseconds that a rank has to be late by if no time-out is known.
+const UNSAID: i64 = 5_000_000_000;
+/// Nanoseconds between the first and the last dump of hosts whose clocks agree.
+const TOGETHER: i64 = 300_000_000_000;
+
+/// Whether dumps were written at about the same time by their hosts' clocks.
+fn clocks_agree(job: &DumpedJob, ranks: &[u32]) -> bool {
+    let written = || ranks.iter().filter_map(|rank| Some(job.logs.get(rank)?.written));
+    let (first, last) = (written().min().unwrap_or(0), written().max().unwrap_or(0));
+    first > 0 && last - first <= TOGETHER
 }
 
 /// When the latest operation before this one ended on each of the ranks; empty if there is none.
@@ -288,19 +345,19 @@ fn error_distance(error: &str) -> u8 {
 }
 
 /// Ranks that wait for each other: who of them broke the order of its earlier calls.
-fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<HangCause> {
+fn around(lanes: &Lanes<'_>, waits: &Waits, breaks: &Breaks, circle: &[u32]) -> Vec<HangCause> {
     let job = lanes.job;
     let part = |rank: &u32| {
         waits.ops.values().find_map(|op| op.ranks.get(rank)).copied().filter(|number| *number != u32::MAX)
     };
     let parts: Vec<(u32, u32)> = circle.iter().filter_map(|rank| Some((*rank, part(rank)?))).collect();
-    let off: Vec<_> = parts.iter().filter(|(rank, _)| broke(&job.logs[rank]).is_some()).collect();
-    let clear = !off.is_empty() && off.len() < parts.len();
+    let off: Vec<_> = parts.iter().filter(|(rank, _)| breaks.contains_key(rank)).collect();
+    let clear = off.len() == 1;
     // Without a pattern, the rank that most others wait for is the likeliest.
     let awaited = |rank: u32| {
         waits.ops.values().filter(|op| op.lacks.contains(&rank)).map(|op| op.ranks.len()).sum::<usize>()
     };
-    let suspects: Vec<_> = if clear { off } else { parts.iter().collect() };
+    let suspects: Vec<_> = if off.is_empty() { parts.iter().collect() } else { off };
     let told: Vec<String> = parts
         .iter()
         .take(8)
@@ -313,11 +370,13 @@ fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<HangCause> {
             "{} wait for each other, in calls that their recorder does not record: a send or a receive is missing",
             ranks(circle)
         );
-        return vec![cause(CauseKind::MissingSend, circle.to_vec(), said, Vec::new(), 550)];
+        let mut found = cause(CauseKind::MissingSend, circle.to_vec(), said, Vec::new(), 550);
+        found.open = true;
+        return vec![found];
     }
     let one = |(rank, number): &(u32, u32)| {
         let log = &job.logs[rank];
-        let broken = broke(log);
+        let broken = breaks.get(rank).copied();
         let op = &log.ops[broken.map_or(*number as usize, |(at, _)| at)];
         let wanted = broken.map(|(_, wanted)| &log.ops[wanted]);
         let kind = wanted.map_or_else(|| by_peers(lanes, waits, *rank), |wanted| of_wanted(op, wanted));
@@ -326,19 +385,11 @@ fn around(lanes: &Lanes<'_>, waits: &Waits, circle: &[u32]) -> Vec<HangCause> {
         });
         let said = format!("{} wait for each other: rank {rank} called {}{by}", ranks(circle), job.told(op));
         let weight = 650 + if clear { 200 } else { 0 } + awaited(*rank).min(99) as i64;
-        cause(kind, vec![*rank], said, told.clone(), weight)
+        let mut found = cause(kind, vec![*rank], said, told.clone(), weight);
+        found.open = !clear;
+        found
     };
     suspects.into_iter().map(one).collect()
-}
-
-/// What it means that a rank called `op` where `wanted` was expected.
-fn of_wanted(op: &Op, wanted: &Op) -> CauseKind {
-    match wanted.message {
-        Some(MessageEnd::SendTo(_)) => CauseKind::MissingSend,
-        Some(MessageEnd::ReceiveFrom(_)) => CauseKind::MissingReceive,
-        None if wanted.group != op.group => CauseKind::Order,
-        None => CauseKind::LeftOut,
-    }
 }
 
 /// What others wait for, if it is a message of this rank.

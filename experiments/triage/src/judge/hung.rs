@@ -46,6 +46,13 @@ pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
     // Ranks that have hardly begun may compile or load: they have half of the time-out.
     let allowed = usual.map_or(limit / 2, |gap| (LONGER * gap + ALWAYS).min(limit));
     let seconds = |nanos: i64| nanos as f64 / 1e9;
+    if waited > allowed && waited < limit / 2 {
+        let why = format!(
+            "no operation began or ended for {:.1} s, which is longer than before, and less than half of the time-out; if the job moves no more:",
+            seconds(waited)
+        );
+        return (Hung::Unknown, why);
+    }
     match waited > allowed {
         true => (Hung::Yes, format!("no operation began or ended for {:.1} s", seconds(waited))),
         false => (

@@ -2,13 +2,15 @@
 //!
 //! Three kinds of evidence are weighed. Ranks that made different calls in one operation (`diverged`); whom the ranks wait for, followed
 //! to its end (`waits`); and the order of a rank's earlier calls, which repeats in training, so that a call that breaks it is
-//! suspicious (`lanes`).
+//! suspicious (`order`).
 
 mod diverged;
 mod ends;
 mod hung;
+mod kinds;
 mod lanes;
 mod named;
+mod order;
 mod verdict;
 mod waits;
 
@@ -26,17 +28,50 @@ pub fn judge(job: &DumpedJob) -> Verdict {
     let lanes = Lanes::new(job);
     let waits = Waits::new(&lanes);
     let (hung, why) = hung::hung(job, &waits);
-    let mut causes: Vec<HangCause> =
-        diverged::diverged(&lanes).iter().map(|found| of_calls(&lanes, &waits, found)).collect();
+    let breaks = order::lone_breaks(job);
+    let found = diverged::diverged(&lanes, &breaks);
+    let mut causes: Vec<HangCause> = found.iter().map(|found| of_calls(&lanes, &waits, found)).collect();
     causes.extend(lists(job, &waits));
-    causes.extend(ends::causes(&lanes, &waits));
+    causes.extend(ends::causes(&lanes, &waits, &breaks));
     causes.extend(died(job, &causes));
     causes.sort_by_key(|cause| std::cmp::Reverse(cause.weight));
     if hung == Hung::No {
         causes.clear();
     }
-    let unknown = if hung == Hung::No { Vec::new() } else { unknown(job, &causes) };
-    Verdict { hung, why, causes, unknown }
+    let decided = decided(&causes);
+    let mut unknown = if hung == Hung::No { Vec::new() } else { unknown(job, &causes) };
+    if !decided && !causes.is_empty() {
+        unknown.insert(0, apart(job, &causes));
+    }
+    Verdict { hung, why, causes, decided, unknown }
+}
+
+/// How much likelier than a cause that blames other ranks the first cause has to be.
+const AHEAD: i64 = 40;
+
+/// Whether the first cause is clearly the likeliest: nothing leaves its ranks open, and no cause that blames others is near.
+fn decided(causes: &[HangCause]) -> bool {
+    let Some((first, others)) = causes.split_first() else { return false };
+    let rivals = others.iter().filter(|other| !other.ranks.iter().any(|rank| first.ranks.contains(rank)));
+    let nearest = rivals.map(|rival| rival.weight).max().unwrap_or(0);
+    !first.open && first.weight - nearest >= AHEAD
+}
+
+/// What would tell the candidates apart.
+fn apart(job: &DumpedJob, causes: &[HangCause]) -> String {
+    let unseen: Vec<u32> = job.unseen().collect();
+    let many = causes[0].ranks.len() > 1;
+    match (unseen.is_empty(), causes[0].kind) {
+        (false, _) => format!(
+            "which of them it is: a dump of {}, its exit code or its host's log would tell",
+            ranks(&unseen)
+        ),
+        (true, CauseKind::Network) => {
+            "which rank's GPU or network failed: `ncclras -f json`, or logs with NCCL_DEBUG=WARN, would tell".into()
+        }
+        (true, _) if many => "which of the ranks is wrong: records with stacks and more entries (TORCH_FR_BUFFER_SIZE) would tell".into(),
+        _ => "which of them it is: records with more entries (TORCH_FR_BUFFER_SIZE) would tell".into(),
+    }
 }
 
 /// The cause that ranks made different calls.
@@ -71,7 +106,7 @@ fn of_calls(lanes: &Lanes<'_>, waits: &Waits, found: &Diverged) -> HangCause {
     if !found.clear {
         all.push(found.right.0);
     }
-    HangCause { kind: found.kind, ranks: all, said, evidence, against, weight }
+    HangCause { kind: found.kind, ranks: all, said, evidence, against, open: !found.clear, weight }
 }
 
 /// The causes that ranks have different lists of a group's ranks.
@@ -97,6 +132,7 @@ fn lists(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
                 said,
                 evidence: Vec::new(),
                 against: Vec::new(),
+                open: false,
                 weight,
             }
         })
@@ -122,6 +158,7 @@ fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
             said,
             evidence: Vec::new(),
             against: Vec::new(),
+            open: false,
             weight: 300,
         });
     }

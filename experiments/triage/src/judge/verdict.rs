@@ -68,6 +68,9 @@ pub struct HangCause {
     pub evidence: Vec<String>,
     /// The evidence against it.
     pub against: Vec<String>,
+    /// Whether the dumps leave open which rank it is.
+    #[serde(skip)]
+    pub(super) open: bool,
     /// How likely it is: higher is likelier.
     #[serde(skip)]
     pub(super) weight: i64,
@@ -82,6 +85,8 @@ pub struct Verdict {
     pub why: String,
     /// The possible causes, most likely first.
     pub causes: Vec<HangCause>,
+    /// Whether the first cause is clearly the likeliest. If not, the causes are candidates.
+    pub decided: bool,
     /// What cannot be known from these dumps, and what would tell.
     pub unknown: Vec<String>,
 }

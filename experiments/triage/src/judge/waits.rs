@@ -10,7 +10,7 @@
 //! ranks wait for each other in a circle.
 
 use super::lanes::Lanes;
-use crate::model::{MessageEnd, Op, OpState};
+use crate::model::{FIRST_OPEN, MessageEnd, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An operation that ranks wait in: group, number, and for a message its sender and receiver.
@@ -55,6 +55,11 @@ fn key(rank: u32, op: &Op) -> Key {
     (op.group, op.sequence, ends)
 }
 
+/// Whether an operation runs, or ran until it timed out.
+fn runs(op: &Op) -> bool {
+    matches!(op.state, OpState::Started | OpState::Failed)
+}
+
 impl Waits {
     pub(super) fn new(lanes: &Lanes<'_>) -> Waits {
         let mut waits = Waits { ops: BTreeMap::new(), idle: BTreeSet::new() };
@@ -64,8 +69,7 @@ impl Waits {
             let mut first = true;
             for (number, op) in (0..).zip(&log.ops).filter(|(_, op)| op.is_open()) {
                 // A call that is not first in its group, or that waits behind the rank's own, is no wait for others.
-                let behind =
-                    op.state == OpState::Called && log.ops.iter().any(|op| op.state == OpState::Started);
+                let behind = op.state == OpState::Called && log.ops.iter().any(runs);
                 if fronts.insert((op.group, op.message)) && (first || !behind) {
                     waits.ops.entry(key(*rank, op)).or_default().ranks.insert(*rank, number);
                 }
@@ -93,10 +97,8 @@ impl Waits {
             Some((from, to)) => vec![from, to],
             None => lanes.job.groups[group as usize].members.clone(),
         };
-        let runs = waiting
-            .ranks
-            .iter()
-            .any(|(rank, number)| lanes.op(*rank, *number).is_some_and(|op| op.state == OpState::Started));
+        let parts = || waiting.ranks.iter().filter_map(|(rank, number)| lanes.op(*rank, *number));
+        let (ran, started) = (parts().any(runs), parts().any(|op| op.state == OpState::Started));
         for member in members {
             let Some(log) = lanes.job.logs.get(&member) else {
                 if member != u32::MAX {
@@ -113,11 +115,12 @@ impl Waits {
             };
             let overwritten = match ends {
                 None => lanes.last(group, member).is_some_and(|last| last > sequence),
-                Some(_) => !log.whole,
+                Some(_) => sequence < FIRST_OPEN && !log.whole,
             };
+            let elsewhere = started || log.ops.iter().any(runs);
             match part.map(|number| &log.ops[number as usize]) {
                 // It has called the operation, and waits elsewhere before it starts.
-                Some(op) if runs && op.state == OpState::Called => waiting.lacks.push(member),
+                Some(op) if ran && elsewhere && op.state == OpState::Called => waiting.lacks.push(member),
                 Some(_) => {}
                 None if overwritten => {}
                 None => waiting.lacks.push(member),

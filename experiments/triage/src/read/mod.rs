@@ -4,7 +4,7 @@ mod own;
 mod pytorch;
 mod words;
 
-use crate::model::{DumpedJob, Log, MessageEnd, RankGroup};
+use crate::model::{DumpedJob, FIRST_OPEN, Log, MessageEnd, Op, RankGroup};
 use allfold_base::{Rank, json_error, read_at_most};
 use allfold_collectives::flight::Record;
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +190,7 @@ impl DumpReader {
         self.job.size = self.job.size.max(listed.max(dumped).max(worded).unwrap_or(0));
         self.merge();
         self.own_peers();
+        self.renumber();
         let mut seen: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); self.job.groups.len()];
         for (rank, log) in &self.job.logs {
             seen.iter_mut().zip(0..).for_each(|(seen, group)| {
@@ -251,6 +252,35 @@ impl DumpReader {
                 MessageEnd::SendTo(peer) => MessageEnd::SendTo(own(op.group, peer)),
                 MessageEnd::ReceiveFrom(peer) => MessageEnd::ReceiveFrom(own(op.group, peer)),
             });
+        }
+    }
+
+    /// Numbers messages from the last one that ended, between ranks of which one has lost its oldest entries: as many ended on both ends.
+    fn renumber(&mut self) {
+        let pair = |rank: u32, op: &Op| match op.message? {
+            MessageEnd::SendTo(peer) => Some((op.group, rank, peer)),
+            MessageEnd::ReceiveFrom(peer) => Some((op.group, peer, rank)),
+        };
+        let all = |logs: &BTreeMap<u32, Log>| -> BTreeSet<(u32, u32, u32)> {
+            let cut = logs.iter().filter(|(_, log)| !log.whole);
+            cut.flat_map(|(rank, log)| log.ops.iter().filter_map(|op| pair(*rank, op))).collect()
+        };
+        let cut = all(&self.job.logs);
+        for (rank, log) in &mut self.job.logs {
+            let mut ended: BTreeMap<_, u64> = BTreeMap::new();
+            let of = |op: &Op| pair(*rank, op).filter(|pair| cut.contains(pair));
+            for op in log.ops.iter().filter(|op| !op.is_open()) {
+                of(op).into_iter().for_each(|pair| *ended.entry(pair).or_default() += 1);
+            }
+            let mut next: BTreeMap<_, u64> =
+                ended.into_iter().map(|(pair, ended)| (pair, FIRST_OPEN - ended)).collect();
+            for op in &mut log.ops {
+                if let Some(pair) = of(op) {
+                    let next = next.entry(pair).or_insert(FIRST_OPEN);
+                    op.sequence = *next;
+                    *next += 1;
+                }
+            }
         }
     }
 

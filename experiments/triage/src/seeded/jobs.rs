@@ -99,8 +99,9 @@ impl Fault {
             Fault::Silent => &[CauseKind::NoDump, CauseKind::Died],
             Fault::Elsewhere => &[CauseKind::Elsewhere],
             Fault::Failed => &[CauseKind::Elsewhere, CauseKind::Failed, CauseKind::Died],
-            // An extra call is another operation until the next call shows.
-            Fault::OtherOperation | Fault::Extra => &[CauseKind::OtherOperation, CauseKind::Extra],
+            Fault::OtherOperation => &[CauseKind::OtherOperation, CauseKind::Extra],
+            // An extra call is another operation, or without lines another size, until the next call shows.
+            Fault::Extra => &[CauseKind::OtherOperation, CauseKind::Extra, CauseKind::OtherSize],
             Fault::OtherSize => &[CauseKind::OtherSize],
             Fault::OtherType => &[CauseKind::OtherType],
             // A rank that leaves a call out of one group calls the next group's operation first.
@@ -137,8 +138,12 @@ pub(super) struct SeededJob {
     pub(super) step: Vec<Vec<Act>>,
     /// How many steps the ranks make at most.
     pub(super) steps: usize,
+    /// After so many steps all ranks evaluate the model, with a call of its own.
+    pub(super) evaluates: usize,
     /// Whether ranks call operations ahead, as on GPUs; otherwise each call waits for its end.
     pub(super) ahead: bool,
+    /// Whether each group has a stream of its own: operations of different groups do not wait for each other.
+    pub(super) streams: bool,
 }
 
 impl SeededJob {
@@ -158,109 +163,144 @@ impl SeededJob {
         let able: Vec<u32> = (0..self.ranks).filter(needs).collect();
         dice.of(&able)
     }
+
+    /// Where a step begins in a rank's program.
+    pub(super) fn begin(&self, rank: u32, step: usize) -> usize {
+        step * self.step[rank as usize].len() + step / self.evaluates
+    }
+
+    /// The program of a rank.
+    pub(super) fn program(&self, rank: u32) -> Vec<Act> {
+        let mut acts = Vec::new();
+        for step in 1..=self.steps {
+            acts.extend(&self.step[rank as usize]);
+            let evaluates = step.is_multiple_of(self.evaluates);
+            acts.extend(evaluates.then(|| act(0, "all_gather", 12, 97)));
+        }
+        acts
+    }
+}
+
+/// What the calls of a step depend on.
+struct Shape {
+    name: &'static str,
+    ranks: u32,
+    layers: u64,
+    size: u64,
+    /// The difference between the sizes of layers: many models have layers of one size.
+    apart: u64,
 }
 
 /// Draws a job that can have this fault.
 pub(super) fn job(dice: &mut Dice, fault: Fault) -> SeededJob {
     let name = match fault {
-        Fault::MissingSend | Fault::MissingReceive => "pipeline",
-        Fault::Order => dice.of(&["mesh", "groups"]),
+        Fault::MissingSend | Fault::MissingReceive => dice.of(&["pipeline", "tensor_pipeline"]),
+        Fault::Order => dice.of(&["mesh", "groups", "hsdp"]),
         // A message has no end that could come late.
-        Fault::ShortTimeout => dice.of(&["ddp", "fsdp", "mesh", "groups"]),
-        _ => dice.of(&["ddp", "fsdp", "mesh", "pipeline", "groups"]),
+        Fault::ShortTimeout => dice.of(&["ddp", "fsdp", "mesh", "groups", "hsdp", "experts"]),
+        _ => dice.of(&["ddp", "fsdp", "mesh", "pipeline", "groups", "hsdp", "experts", "tensor_pipeline"]),
     };
     let ranks = match name {
-        "mesh" => dice.of(&[4, 6, 8]),
-        "groups" => dice.of(&[4, 6, 8]),
-        _ if fault == Fault::LostNode => dice.of(&[4, 6, 8]),
-        "pipeline" => 3 + dice.below(4) as u32,
-        _ => 3 + dice.below(6) as u32,
+        "ddp" | "fsdp" | "pipeline" if fault != Fault::LostNode => {
+            dice.of(&[2, 3, 4, 5, 6, 7, 8, 8, 12, 16, 24])
+        }
+        _ => dice.of(&[4, 6, 8, 8, 12, 16]),
     };
+    // One job in sixteen is large.
+    let ranks = if dice.below(16) == 0 { dice.of(&[32, 64]) } else { ranks };
     let mut groups = vec![("0".to_string(), "default_pg", (0..ranks).collect::<Vec<u32>>())];
-    let mut add = |desc, members: Vec<u32>| {
-        groups.push((groups.len().to_string(), desc, members));
-        groups.len() - 1
-    };
     let mut of: Vec<Vec<usize>> = vec![Vec::new(); ranks as usize];
-    let mut parts: Vec<(&'static str, Vec<u32>)> = Vec::new();
-    match name {
-        "mesh" => {
-            parts.extend((0..ranks / 2).map(|row| ("mesh_tp", vec![2 * row, 2 * row + 1])));
-            parts.extend(
-                (0..2).map(|column| ("mesh_dp", (0..ranks / 2).map(|row| 2 * row + column).collect())),
-            );
-        }
-        "groups" => {
-            parts.extend((0..2).map(|half| ("half", (half * ranks / 2..(half + 1) * ranks / 2).collect())));
-            parts.extend((0..2).map(|odd| ("parity", (0..ranks / 2).map(|at| 2 * at + odd).collect())));
-        }
-        _ => {}
+    for (desc, members) in parts(name, ranks) {
+        members.iter().for_each(|rank| of[*rank as usize].push(groups.len()));
+        groups.push((groups.len().to_string(), desc, members));
     }
-    for (desc, members) in parts {
-        let number = add(desc, members.clone());
-        members.iter().for_each(|rank| of[*rank as usize].push(number));
-    }
-    let size = 1000 * (1 + dice.below(50));
-    let layers = 2 + dice.below(5);
-    let act = |group, name, count, line| Act { group, name, count, dtype: "Float", line, message: None };
-    let step =
-        (0..ranks).map(|rank| steps_of(name, rank, ranks, layers, size, &of[rank as usize], &act)).collect();
+    let (size, layers) = (1000 * (1 + dice.below(50)), 2 + dice.below(5));
+    let shape = Shape { name, ranks, layers, size, apart: dice.of(&[0, 1, 10, 100]) };
+    let step = (0..ranks).map(|rank| shape.step(rank, &of[rank as usize])).collect();
     let steps = 4 + dice.below(20) as usize;
-    SeededJob { name, ranks, groups, step, steps, ahead: name != "pipeline" && dice.below(2) == 0 }
+    let ahead = !name.ends_with("pipeline") && dice.below(2) == 0;
+    let streams = ahead && fault != Fault::Order && dice.below(2) == 0;
+    SeededJob { name, ranks, groups, step, steps, evaluates: 3 + dice.below(8) as usize, ahead, streams }
 }
 
-/// The calls of a rank in one step.
-fn steps_of(
-    name: &str,
-    rank: u32,
-    ranks: u32,
-    layers: u64,
-    size: u64,
-    own: &[usize],
-    act: &dyn Fn(usize, &'static str, u64, u32) -> Act,
-) -> Vec<Act> {
-    let mut acts = Vec::new();
-    let message = |count, line, message| Act {
-        message: Some(message),
-        ..act(0, if matches!(message, MessageEnd::SendTo(_)) { "send" } else { "recv" }, count, line)
+/// The groups of a job beside the one of all ranks: for each rank two, or one for pipelines, in the order in which the job makes them.
+fn parts(name: &str, ranks: u32) -> Vec<(&'static str, Vec<u32>)> {
+    let pairs = |desc| (0..ranks / 2).map(move |row| (desc, vec![2 * row, 2 * row + 1]));
+    let columns = |desc| {
+        (0..2).map(move |column| (desc, (0..ranks / 2).map(|row| 2 * row + column).collect::<Vec<_>>()))
     };
+    let halves =
+        |desc| (0..2).map(move |half| (desc, (half * ranks / 2..(half + 1) * ranks / 2).collect::<Vec<_>>()));
     match name {
-        "ddp" => acts.extend((0..layers).map(|bucket| act(0, "all_reduce", size + 100 * bucket, 40))),
-        "fsdp" => {
-            acts.extend((0..layers).map(|layer| act(0, "_all_gather_base", size + 10 * layer, 50)));
-            for layer in (0..layers).rev() {
-                acts.push(act(0, "_all_gather_base", size + 10 * layer, 60));
-                acts.push(act(0, "_reduce_scatter_base", size + 10 * layer, 61));
+        "mesh" => pairs("mesh_tp").chain(columns("mesh_dp")).collect(),
+        "tensor_pipeline" => pairs("mesh_tp").chain(columns("mesh_pp")).collect(),
+        "groups" => halves("half").chain(columns("parity")).collect(),
+        "hsdp" => halves("shard").chain(columns("replicate")).collect(),
+        "experts" => pairs("expert").chain(columns("expert_data")).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn act(group: usize, name: &'static str, count: u64, line: u32) -> Act {
+    Act { group, name, count, dtype: "Float", line, message: None }
+}
+
+impl Shape {
+    /// The calls of a rank in one step.
+    fn step(&self, rank: u32, own: &[usize]) -> Vec<Act> {
+        let (layers, size) = (self.layers, |layer: u64| self.size + self.apart * layer);
+        let mut acts = Vec::new();
+        match self.name {
+            "ddp" => acts.extend((0..layers).map(|bucket| act(0, "all_reduce", size(bucket), 40))),
+            "fsdp" | "hsdp" => {
+                let shard = own.first().copied().unwrap_or(0);
+                acts.extend((0..layers).map(|layer| act(shard, "_all_gather_base", size(layer), 50)));
+                for layer in (0..layers).rev() {
+                    acts.push(act(shard, "_all_gather_base", size(layer), 60));
+                    acts.push(act(shard, "_reduce_scatter_base", size(layer), 61));
+                    acts.extend(own.get(1).map(|replicas| act(*replicas, "all_reduce", size(layer), 62)));
+                }
+            }
+            "pipeline" | "tensor_pipeline" => self.microbatches(rank, own, &mut acts),
+            "experts" => {
+                for layer in 0..layers {
+                    // How many tokens a rank sends to another differs between ranks.
+                    acts.push(act(own[0], "all_to_all", size(layer) + u64::from(rank) * 7, 85));
+                    acts.push(act(own[0], "all_to_all", size(layer) + u64::from(rank) * 5, 86));
+                }
+                acts.push(act(own[1], "all_reduce", 4 * self.size, 87));
+            }
+            name => {
+                for layer in 0..layers {
+                    acts.push(act(own[0], "all_reduce", size(layer), 80));
+                    acts.extend((name == "groups").then(|| act(own[1], "all_reduce", size(layer) + 1, 81)));
+                }
+                acts.push(act(own[1], "all_reduce", 4 * self.size, 82));
             }
         }
-        "pipeline" => {
-            for micro in 0..layers.min(3) {
-                if rank > 0 {
-                    acts.push(message(size + micro, 70, MessageEnd::ReceiveFrom(rank - 1)));
-                }
-                if rank + 1 < ranks {
-                    acts.push(message(size + micro, 71, MessageEnd::SendTo(rank + 1)));
-                }
-            }
-            for micro in 0..layers.min(3) {
-                if rank + 1 < ranks {
-                    acts.push(message(size + micro, 72, MessageEnd::ReceiveFrom(rank + 1)));
-                }
-                if rank > 0 {
-                    acts.push(message(size + micro, 73, MessageEnd::SendTo(rank - 1)));
-                }
-            }
+        acts.push(act(0, "all_reduce", 1, 90));
+        acts
+    }
+
+    /// The messages of a pipeline's rank: activations to the next stage, gradients to the one before.
+    fn microbatches(&self, rank: u32, own: &[usize], acts: &mut Vec<Act>) {
+        let tensor = !own.is_empty();
+        let (stride, group) = if tensor { (2, own[1]) } else { (1, 0) };
+        let message = |line, micro, message| {
+            let name = if matches!(message, MessageEnd::SendTo(_)) { "send" } else { "recv" };
+            Act { message: Some(message), ..act(group, name, self.size + self.apart * micro, line) }
+        };
+        let (before, after) =
+            (rank.checked_sub(stride), Some(rank + stride).filter(|next| *next < self.ranks));
+        for micro in 0..self.layers.min(3) {
+            acts.extend(before.map(|peer| message(70, micro, MessageEnd::ReceiveFrom(peer))));
+            acts.extend(tensor.then(|| act(own[0], "all_reduce", self.size, 75)));
+            acts.extend(after.map(|peer| message(71, micro, MessageEnd::SendTo(peer))));
         }
-        _ => {
-            for layer in 0..layers {
-                acts.push(act(own[0], "all_reduce", size + 10 * layer, 80));
-                if name == "groups" {
-                    acts.push(act(own[1], "all_reduce", size + 10 * layer + 1, 81));
-                }
-            }
-            acts.push(act(own[1], "all_reduce", 4 * size, 82));
+        for micro in 0..self.layers.min(3) {
+            acts.extend(after.map(|peer| message(72, micro, MessageEnd::ReceiveFrom(peer))));
+            acts.extend(tensor.then(|| act(own[0], "all_reduce", self.size, 76)));
+            acts.extend(before.map(|peer| message(73, micro, MessageEnd::SendTo(peer))));
         }
     }
-    acts.push(act(0, "all_reduce", 1, 90));
-    acts
 }

@@ -146,7 +146,7 @@ pub fn score(fault: Fault, rank: u32, withheld: Withheld, job: &DumpedJob, verdi
             kind && cause.ranks.contains(&rank) && alone
         })
     };
-    let first = right(0);
-    let wrong = verdict.causes.first().is_some_and(|cause| !cause.ranks.contains(&rank));
-    CaseScore { first, second: first || right(1), wrong, undecided: verdict.causes.is_empty(), said }
+    let first = verdict.decided && right(0);
+    let wrong = verdict.decided && verdict.causes.first().is_some_and(|cause| !cause.ranks.contains(&rank));
+    CaseScore { first, second: right(0) || right(1), wrong, undecided: !verdict.decided, said }
 }
