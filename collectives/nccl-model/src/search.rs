@@ -52,7 +52,14 @@ impl Platform {
             None => inside(port, devices, arch, table),
             Some(nics) => Graph {
                 nic_us: if library.version >= (2, 12) { declared(nics.fabric, arch) } else { 0.0 },
-                ..across(port, devices, f64::from(nics.count), nics.gbit_per_s / 8.0, table)
+                ..across(
+                    port,
+                    devices,
+                    f64::from(nics.count),
+                    nics.gbit_per_s / 8.0,
+                    machine.through_pcie(),
+                    table,
+                )
             },
         };
         let twice = (2.0 * ring.across).min(port / f64::from(ring.channels)).max(ring.inside);
@@ -133,11 +140,11 @@ fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     if split { Graph::inside(2 * best.channels, best.inside / 2.0) } else { best }
 }
 
-/// The graph across nodes: the number of channels that fit both all NICs (whole channels per NIC) and one GPU's port, and their
-/// speed.
-fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
+/// The graph across nodes: the number of channels that fit all NICs (whole channels per NIC), the PCIe links of all GPUs (`pcie` GB/s)
+/// and one GPU's port, and their speed.
+fn across(port: f64, devices: u32, nics: f64, nic: f64, pcie: f64, table: usize) -> Graph {
     let fits = |speed: f64| {
-        let network = (nic / speed).floor() * nics;
+        let network = ((nic / speed).floor() * nics).min((pcie / speed).floor());
         let through = if devices > 1 { network.min((port / speed).floor()) } else { network };
         through as u32
     };

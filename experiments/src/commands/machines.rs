@@ -10,6 +10,7 @@ use allfold_report::records::MachineListed;
 use allfold_sim::Topology;
 use allfold_sim::files::{self, NcclGraphs, NcclTopology};
 use allfold_sim::machines::presets::{OPTIONS, Preset};
+use std::path::Path;
 
 /// Flags of `machines`.
 #[derive(clap::Args, Debug)]
@@ -21,8 +22,8 @@ use allfold_sim::machines::presets::{OPTIONS, Preset};
   allfold simulate all_reduce --topology dgx-a100:16 --ranks 128 -b 1G
   allfold simulate all_reduce --topology hgx-h100:64,fat-tree=2:1,pod=32 --ranks 512 -b 1G")]
 pub(crate) struct Args {
-    /// The machine whose figures and sources are shown, a GPU whose machines are listed, or a file to describe: a topology (.toml), or an
-    /// NCCL topology or graph (.xml)
+    /// The machine whose figures and sources are shown, a GPU whose machines are listed, or a file to describe: a topology (.toml), an NCCL
+    /// topology or graph (.xml), or what `nvidia-smi topo -m` prints (.txt)
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// The machine that completes an NCCL topology file
@@ -36,9 +37,7 @@ pub(crate) struct Args {
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     match &args.name {
-        Some(path) if path.to_ascii_lowercase().ends_with(".xml") => {
-            file(path, args.machine.as_deref(), &mut output)?
-        }
+        Some(path) if files::is_node_file(path) => file(path, args.machine.as_deref(), &mut output)?,
         Some(path) if path.ends_with(".toml") => own_file(path, &mut output)?,
         Some(name) => match Preset::named(name) {
             Ok(preset) => {
@@ -56,11 +55,14 @@ pub fn run(args: &Args) -> CommandResult {
                         output.say(format!("{name}: {}", counted(ranks as usize, "rank")))?;
                         links(&topology, &mut output)?;
                     }
-                    Err(error) => match (&with_word(name)?[..], name.contains([':', ','])) {
-                        ([], true) => return Err(CommandError::usage(error)),
-                        ([], false) => return Err(CommandError::usage(unknown)),
-                        (presets, _) => table(presets, &mut output)?,
-                    },
+                    Err(error) => {
+                        match (&with_word(name)?[..], name.contains([':', ',']) || Path::new(name).is_file())
+                        {
+                            ([], true) => return Err(CommandError::usage(error)),
+                            ([], false) => return Err(CommandError::usage(unknown)),
+                            (presets, _) => table(presets, &mut output)?,
+                        }
+                    }
                 }
             }
         },
@@ -162,18 +164,25 @@ fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandRes
         }
         return output.say(columns(&rows));
     }
-    let preset = machine.map(Preset::named).transpose().map_err(CommandError::usage)?;
-    let read = NcclTopology::read(path, &text, preset.as_ref()).map_err(CommandError::usage)?;
+    let named = machine.map_or(path.to_string(), |machine| format!("{path},machine={machine}"));
+    let read = NcclTopology::load(&named).map_err(CommandError::usage)?;
     let node = &read.node;
+    let (devices, places) = (node.devices as usize, node.places.len());
     output.say(format!(
-        "{path}: {} GPUs, {} other places, {} NICs",
-        node.devices,
-        node.places.len(),
-        node.nics.len()
+        "{path}: {}, {}, {}",
+        counted(devices, "GPU"),
+        counted(places, "other place"),
+        counted(node.nics.len(), "NIC")
     ))?;
-    output.say(format!("  NVLink of GPU 0: {:.1} GB/s one way", node.nvlink_gb_per_s(0)))?;
-    output.say(format!("  over all halves of the node: {:.1} GB/s one way", node.bisection_gb_per_s()))?;
-    output.say(format!("  out of the node: {:.1} GB/s one way", node.network_gb_per_s()))?;
+    for (what, gb_per_s) in [
+        ("NVLink of GPU 0", Some(node.nvlink_gb_per_s(0)).filter(|_| devices > 0)),
+        ("over all halves of the node", Some(node.bisection_gb_per_s()).filter(|_| devices > 1)),
+        ("out of the node", Some(node.network_gb_per_s()).filter(|_| !node.nics.is_empty())),
+    ] {
+        let said =
+            gb_per_s.map_or("none".into(), |gb_per_s| format!("{:.1} GB/s one way", gb_per_s.max(0.0)));
+        output.say(format!("  {what}: {said}"))?;
+    }
     read.notes.iter().try_for_each(|note| output.say(format!("  note: {note}")))
 }
 

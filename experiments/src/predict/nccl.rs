@@ -11,7 +11,7 @@ use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform, TUNED};
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
-use allfold_sim::files::NcclTopology;
+use allfold_sim::files::{NcclTopology, is_node_file, refuse_foreign};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
 use allfold_sim::{Topology, json_error, read_text_at_most};
@@ -165,7 +165,7 @@ const LONGEST: u64 = 1 << 20;
 fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     let head = topology.split([':', ',']).next().unwrap_or_default();
     if !topology.to_ascii_lowercase().ends_with(".json") {
-        if head.to_ascii_lowercase().ends_with(".xml") {
+        if is_node_file(head) {
             return NcclTopology::machine(topology, ranks).map_err(CommandError::usage);
         }
         let is_machine = Preset::named(head).is_ok();
@@ -179,6 +179,7 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
     let text = read_text_at_most(Path::new(topology), LONGEST, "a machine's description")
         .map_err(|error| wrong(&error))?;
+    refuse_foreign(topology, &text).map_err(CommandError::usage)?;
     let words: Description =
         serde_json::from_str(&text).map_err(|error| wrong(&json_error(&error.to_string(), None)))?;
     let mut machine = Machine::understand(&words).map_err(|error| wrong(&error))?;

@@ -6,13 +6,14 @@
 
 use super::nccl_topology::{NcclTopology, nvlink_gb_per_s};
 use super::read_nccl;
-use crate::machines::node::LinkKind;
+use crate::machines::node::{LinkKind, Node};
+use crate::machines::part;
 use crate::machines::presets::Preset;
 use crate::machines::{Description, Machine};
 use crate::{Error, Result};
 
 /// GPUs by compute capability and number of NVLinks; a number that is not listed stands for any number.
-const GPUS: [(u32, Option<u32>, &str); 16] = [
+const GPUS: [(u32, Option<u32>, &str); 17] = [
     (60, Some(0), "P100 PCIe"),
     (60, None, "P100 SXM"),
     (70, Some(0), "V100 PCIe"),
@@ -21,7 +22,8 @@ const GPUS: [(u32, Option<u32>, &str); 16] = [
     (80, Some(0), "A100 PCIe"),
     (80, Some(8), "A800"),
     (80, None, "A100 SXM"),
-    (86, None, "A10"),
+    (86, Some(0), "A10"),
+    (86, None, "A40"),
     (89, None, "L40S"),
     (90, Some(0), "H100 PCIe"),
     (90, Some(8), "H800"),
@@ -30,6 +32,11 @@ const GPUS: [(u32, Option<u32>, &str); 16] = [
     (103, None, "B300"),
     (120, None, "PRO 6000 Blackwell"),
 ];
+
+/// Whether NVLink switches join the GPUs of a node.
+fn switched(node: &Node) -> bool {
+    node.places.iter().any(|place| place == part::SWITCH)
+}
 
 impl NcclTopology {
     /// The machine of `ranks` ranks that a file `FILE.xml[,machine=NAME]` describes. What the file lacks is taken from the named
@@ -40,16 +47,19 @@ impl NcclTopology {
     /// nodes; several nodes and no NIC.
     pub fn machine(name: &str, ranks: u32) -> Result<Machine> {
         let wrong = |what: String| Err(Error::Topology(format!("{name}: {what}")));
-        let (read, preset, _) = read_nccl(name)?;
-        let NcclTopology { node, mut notes, sm } = read;
+        let (read, preset, spec) = read_nccl(name)?;
+        let NcclTopology { node, mut notes, sm, gpu } = read;
         let of_first =
             node.links.iter().filter(|wire| wire.kind == LinkKind::NvLink && (wire.a == 0 || wire.b == 0));
+        // All links of a card with a bridge lead to one other card.
+        let bridge = sm.is_some_and(|sm| sm >= 80) && of_first.clone().count() == 1 && !switched(&node);
         let all: f64 = of_first.map(|wire| wire.gb_per_s).sum();
         let links = sm.map_or(0, |sm| (all / nvlink_gb_per_s(sm)).round() as u32);
+        let kind = if bridge { 0 } else { links };
         let known =
-            GPUS.iter().find(|(of, count, _)| Some(*of) == sm && count.is_none_or(|count| count == links));
-        let gpu = match (&preset, known) {
-            (Some(preset), _) => preset.gpu.clone(),
+            GPUS.iter().find(|(of, count, _)| Some(*of) == sm && count.is_none_or(|count| count == kind));
+        let gpu = match (gpu.or(preset.as_ref().map(|preset| preset.gpu.clone())), known) {
+            (Some(gpu), _) => gpu,
             (None, Some((sm, _, gpu))) => {
                 notes.push(format!("compute capability {sm} with {links} NVLinks is taken as {gpu}"));
                 (*gpu).to_string()
@@ -63,14 +73,15 @@ impl NcclTopology {
                 ));
             }
         };
-        let devices = node.devices.min(ranks.max(1));
+        let devices = spec.devices.unwrap_or(node.devices).min(node.devices).min(ranks.max(1));
         if !ranks.is_multiple_of(devices) {
             return wrong(format!(
                 "{ranks} ranks are not a whole number of nodes of {devices} GPUs; take a multiple of {devices}"
             ));
         }
         let fastest = node.nics.iter().map(|nic| nic.gbit_per_s).fold(0.0, f64::max);
-        let count = node.nics.iter().filter(|nic| nic.gbit_per_s >= fastest).count();
+        let theirs = node.nics_of(devices);
+        let count = theirs.iter().filter(|nic| nic.gbit_per_s >= fastest).count();
         if count == 0 && ranks > devices {
             return wrong(format!(
                 "lists no NIC, and {ranks} ranks are on several nodes; name the machine, as in {name},machine=hgx-h100"
@@ -80,7 +91,9 @@ impl NcclTopology {
         if preset.is_none() && ranks > devices {
             notes.push("the fabric of the NICs is not in the file: InfiniBand".into());
         }
-        let inside = match (all > 0.0, node.places.iter().any(|place| place == "nvswitch")) {
+        // GB/s of each GPU to the others that take part.
+        let among = part::among(&node, devices);
+        let inside = match (among > 0.0, switched(&node)) {
             (true, true) => "NVLink NVSwitch",
             (true, false) => "NVLink all-to-all",
             (false, _) => "PCIe",
@@ -91,9 +104,11 @@ impl NcclTopology {
             nodes: Some(ranks / devices),
             intra_node: Some(inside.into()),
             inter_node: Some(format!("{count}x{fastest}Gb/s {fabric}")),
-            host_gpus: Some(node.devices),
+            host_gpus: Some(devices.max(if switched(&node) { node.devices } else { 0 })),
         };
         let mut machine = Machine::understand(&words)?;
+        machine.nvlink = among > 0.0;
+        machine.nvlink_gb_per_s = Some(among).filter(|_| machine.nvlink && !machine.switched);
         machine.assumed.splice(0..0, notes);
         Ok(machine)
     }

@@ -16,6 +16,7 @@ use super::xml::{Element, Source, short};
 use crate::Result;
 use crate::machines::node::{LinkKind, Nic, Node};
 use crate::machines::presets::{FABRIC_FIGURES, Preset, Spec};
+use crate::machines::{GpuModel, part};
 use std::collections::BTreeMap;
 
 /// The node that an NCCL topology file describes.
@@ -27,11 +28,13 @@ pub struct NcclTopology {
     pub notes: Vec<String>,
     /// The compute capability of the GPUs, such as 90; `None` if the file does not give it.
     pub sm: Option<u32>,
+    /// The GPU in the table of GPUs, where the file or the caller names it.
+    pub gpu: Option<String>,
 }
 
 const MOST_DEVICES: usize = 1024;
-const PCI_NANOS: u64 = 250;
-const NVLINK_NANOS: u64 = 600;
+pub(super) const PCI_NANOS: u64 = 250;
+pub(super) const NVLINK_NANOS: u64 = 600;
 
 #[derive(Default)]
 struct Found<'a> {
@@ -60,7 +63,8 @@ impl NcclTopology {
     pub fn read(path: &str, text: &str, machine: Option<&Preset>) -> Result<NcclTopology> {
         let source = Source { path, text };
         let system = source.parse("system")?;
-        source.number(&system, "version", 1u32, 1)?;
+        // RCCL writes version 2.
+        source.number(&system, "version", 1u32, 2)?;
         let (mut found, mut notes) = (Found::default(), Vec::new());
         let mut sockets: Vec<(Place, f64)> = Vec::new();
         for child in &system.children {
@@ -129,6 +133,20 @@ pub(super) fn nvlink_gb_per_s(sm: u32) -> f64 {
     }
 }
 
+/// An AMD GPU by its architecture, as RCCL writes it: `gfx942`, or `908`.
+fn gfx(gcn: &str) -> Option<&'static GpuModel> {
+    GpuModel::called(match gcn.trim_start_matches("gfx").split(':').next()? {
+        "908" => "MI100",
+        "90a" | "910" => "MI250X",
+        "940" | "941" | "942" => "MI300X",
+        "950" => "MI355X",
+        _ => return None,
+    })
+}
+
+/// GB/s of an xGMI link in one direction, of an AMD GPU that is not in the table (RCCL's `topo.h`, Vega).
+const OLD_XGMI: f64 = 24.0;
+
 impl<'a> Found<'a> {
     fn place(&mut self, name: String) -> Place {
         self.places.push(name);
@@ -169,7 +187,10 @@ impl<'a> Found<'a> {
             12.0
         });
         let gpu = pci.all("gpu").next();
-        if gpu.is_some() || class.starts_with("0x0302") || class.starts_with("0x0300") {
+        // AMD's GPUs are processing accelerators, or displays of another kind.
+        let is_gpu =
+            ["0x0302", "0x0300", "0x1200", "0x0380"].iter().any(|of_gpus| class.starts_with(of_gpus));
+        if gpu.is_some() || is_gpu {
             if self.gpus.len() >= MOST_DEVICES {
                 return Err(source.wrong(pci.at, format!("more than {MOST_DEVICES} GPUs in a node")));
             }
@@ -235,7 +256,7 @@ impl<'a> Found<'a> {
                 return Err(source.wrong(system.at, what));
             };
             say(format!("lists no GPU; the whole node is taken from {}", preset.name));
-            return Ok(NcclTopology { node, notes: std::mem::take(notes), sm: None });
+            return Ok(NcclTopology { node, notes: std::mem::take(notes), sm: None, gpu: None });
         }
         let devices = self.gpus.len() as u32;
         if let Some((preset, _)) = complete.as_ref().filter(|(preset, _)| preset.devices != devices) {
@@ -288,7 +309,9 @@ impl<'a> Found<'a> {
             node.network_nanos = from.network_nanos;
         }
         let sm = self.gpus.iter().find_map(|gpu| gpu.3?.get("sm")?.parse().ok());
-        Ok(NcclTopology { node, notes: std::mem::take(notes), sm })
+        let amd = self.gpus.iter().find_map(|gpu| gpu.3?.get("gcn")).map(gfx);
+        let gpu = amd.flatten().map(|gpu| gpu.name.clone());
+        Ok(NcclTopology { node, notes: std::mem::take(notes), sm: sm.filter(|_| amd.is_none()), gpu })
     }
 
     /// Adds the file's NICs to the node; if the file has none, those of the machine that completes the file.
@@ -342,7 +365,10 @@ impl<'a> Found<'a> {
             source.option(gpu, "dev", 0u32, 1 << 16)?;
             let each = nvlink_gb_per_s(source.option(gpu, "sm", 10u32, 1000)?.unwrap_or(80));
             let mut mine: BTreeMap<u32, u32> = BTreeMap::new();
-            for link in gpu.all("nvlink") {
+            let each = gpu.get("gcn").map_or(each, |gcn| {
+                gfx(gcn).and_then(|gpu| gpu.nvlink).map_or(OLD_XGMI, |port| port.gb_per_s)
+            });
+            for link in gpu.all("nvlink").chain(gpu.all("xgmi")) {
                 let count = source.number(link, "count", 1u32, 1024)?;
                 let target = link.get("target").unwrap_or("");
                 if link.get("tclass").is_some_and(|class| class.starts_with("0x0680")) {
@@ -375,7 +401,7 @@ impl<'a> Found<'a> {
             node.join(a, b, f64::from(count) * each, NVLINK_NANOS, LinkKind::NvLink);
         }
         if !switched.is_empty() {
-            let switch = node.add("nvswitch");
+            let switch = node.add(part::SWITCH);
             for (&device, &(count, each)) in &switched {
                 node.join(device, switch, f64::from(count) * each, NVLINK_NANOS / 2, LinkKind::NvLink);
             }

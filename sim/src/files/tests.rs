@@ -277,7 +277,7 @@ fn what_is_wrong_with_an_xml_is_said_with_its_place() {
     let good = "<system version=\"1\">\n  <cpu numaid=\"0\">\n    <pci busid=\"0:1\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"16\">\n      <gpu dev=\"0\" sm=\"80\"><nvlink target=\"0:2\" count=\"12\" tclass=\"0x030200\"/></gpu>\n    </pci>\n  </cpu>\n</system>\n";
     assert!(NcclTopology::read("t.xml", good, None).is_ok());
     for (from, to, said) in [
-        ("version=\"1\"", "version=\"7\"", "t.xml:1:1: <system> has version=\"7\"; expected 1 to 1"),
+        ("version=\"1\"", "version=\"7\"", "t.xml:1:1: <system> has version=\"7\"; expected 1 to 2"),
         ("<cpu numaid=\"0\">", "<cpu numaid=\"x\">", "t.xml:2:3: <cpu> has numaid=\"x\""),
         ("16 GT/s", "17 GT/s", "t.xml:3:5: <pci> has link_speed=\"17 GT/s\"; expected 2.5, 5, 8"),
         (" busid=\"0:1\"", "", "t.xml:3:5: <pci> has no `busid`"),
@@ -300,4 +300,117 @@ fn what_is_wrong_with_an_xml_is_said_with_its_place() {
     let none =
         NcclTopology::read("t.xml", "<system version=\"1\"><cpu/></system>", None).unwrap_err().to_string();
     assert!(none.contains("name the machine"), "{none}");
+}
+
+/// The matrix of a node of eight cards that bridges join in pairs, with two NICs, as a terminal shows it.
+fn matrix() -> String {
+    let names = ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NIC1"];
+    let relation = |a: usize, b: usize| match (a.min(b), a.max(b)) {
+        (a, b) if a == b => " X",
+        (0, 1) | (2, 3) => "NV12",
+        (0, 4) | (2, 5) => "PXB",
+        (0, 2) => "SYS",
+        (a, b) if (a < 2 || a == 4) != (b < 2 || b == 4) => "SYS",
+        _ => "NODE",
+    };
+    let mut text = format!("\u{1b}[4m\t{}\tCPU Affinity\tNUMA Affinity\u{1b}[0m\n", names.join("\t"));
+    for (a, name) in names.iter().enumerate() {
+        let cells: Vec<&str> = (0..names.len()).map(|b| relation(a, b)).collect();
+        let ends = if a < 4 { format!("\t0-31\t{}", a / 2) } else { String::new() };
+        text += &format!("{name}\t{}{ends}\n", cells.join("\t"));
+    }
+    text + "\nLegend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe\n"
+}
+
+fn read_matrix(text: &str, spec: &str, gpu: &str) -> Result<NcclTopology> {
+    smi_topo::read("topo.txt", text, GpuModel::called(gpu), &Spec::read(spec).unwrap())
+}
+
+#[test]
+fn a_matrix_of_nvidia_smi_is_a_node() {
+    let text = matrix();
+    assert!(smi_topo::is_matrix(&text) && !smi_topo::is_matrix("GPU0 is hot"));
+    let read = read_matrix(&text, ",nic-bandwidth=400Gb/s", "A100 PCIe").unwrap();
+    assert_eq!((read.notes.len(), read.gpu.as_deref()), (0, Some("A100 PCIe")));
+    let topology = read.node.topology(4, Fabrics::FLAT).unwrap();
+    let path = |from, to| {
+        let mut path = Vec::new();
+        topology.route(Rank(from), Rank(to), &mut path);
+        path.iter().map(|link| topology.link_name(*link)).collect::<Vec<_>>()
+    };
+    assert_eq!(path(0, 1), ["gpu0>gpu1[0]"]);
+    assert_eq!(path(0, 3), ["gpu0>pci0[0]", "pci0>cpu0[0]", "cpu0>cpu1[0]", "cpu1>gpu3[0]"]);
+    assert_eq!(read.node.nvlink_gb_per_s(0), 240.0);
+    assert_eq!((read.node.nics.len(), read.node.network_gb_per_s()), (2, 100.0));
+    // Without a GPU and a speed of NICs, both are assumed and said.
+    assert_eq!(read_matrix(&text, "", "").unwrap().notes.len(), 3);
+}
+
+#[test]
+fn eight_gpus_with_all_links_to_each_other_are_behind_switches() {
+    let names: Vec<String> = (0..8).map(|gpu| format!("GPU{gpu}")).collect();
+    let row = |a: usize| (0..8).map(|b| if a == b { "X" } else { "NV18" }).collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> =
+        names.iter().enumerate().map(|(a, name)| format!("{name} {} 0-3 0", row(a))).collect();
+    let read = read_matrix(&format!("{} CPU Affinity\n{}", names.join(" "), rows.join("\n")), "", "H100 SXM")
+        .unwrap();
+    assert!(read.node.places.iter().any(|place| place == "nvswitch"));
+    assert!((read.node.nvlink_gb_per_s(7) - 370.8).abs() < 1e-9);
+}
+
+#[test]
+fn a_matrix_that_is_cut_or_odd_is_refused_with_the_line() {
+    for (from, to, says) in [
+        ("SYS", "FAR", "`FAR` in the row of GPU0; expected X, NV1 to NV36"),
+        ("GPU1\tNV12", "GPU7\tNV12", "topo.txt:3: a row of GPU7; expected the row of GPU1"),
+        ("NIC1\tSYS", "# \tSYS", "expected the row of NIC1"),
+    ] {
+        let text = matrix().replacen(from, to, 1);
+        let said = read_matrix(&text, "", "").unwrap_err().to_string();
+        assert!(said.contains(says), "{from}: {said}");
+    }
+    let cut: String = matrix().lines().take(4).collect::<Vec<_>>().join("\n");
+    assert!(read_matrix(&cut, "", "").unwrap_err().to_string().contains("ends before the row of GPU3"));
+}
+
+#[test]
+fn xgmi_links_of_rccl_are_links() {
+    for (gcn, class, gb_per_s, gpu) in [
+        ("gfx942", "0x120000", 448.0, Some("MI300X")),
+        ("908", "0x038000", 252.0, Some("MI100")),
+        ("906", "0x038000", 168.0, None),
+    ] {
+        let text = dump(8, 304, |of| {
+            let all = (0..8).filter(|other| *other != of);
+            all.map(|other| format!("<xgmi target=\"{other}:1\" count=\"1\" tclass=\"{class}\"/>")).collect()
+        });
+        let text = text
+            .replace("version=\"1\"", "version=\"2\"")
+            .replace("0x030200", class)
+            .replace("sm=\"304\"", &format!("sm=\"304\" gcn=\"{gcn}\""));
+        let read = read(&text, "").unwrap();
+        assert_eq!((read.node.devices, read.node.nics.len(), read.sm), (8, 8, None));
+        assert_eq!((read.node.nvlink_gb_per_s(3), read.gpu.as_deref()), (gb_per_s, gpu), "{gcn}");
+    }
+}
+
+#[test]
+fn files_of_other_kinds_are_named_with_what_to_use() {
+    for (text, says) in [
+        ("<graphs version=\"1\"></graphs>", "NCCL's graph file"),
+        ("<html></html>", "has <system> as its root"),
+        ("8 0 16\n\n0 1 200Gbps 0.005ms 0\n", "network of ns-3 as ASTRA-sim takes it (8 nodes, 16 links)"),
+        (
+            "{\"dimensions-count\": 2, \"topologies-per-dim\": [\"Switch\", \"Ring\"], \"units-count\": [16, 4], \
+             \"links-count\": [6, 2], \"link-latency\": [500, 700], \"link-bandwidth\": [25, 6.25]}",
+            "`topology: [ Switch, Ring ]`, `npus_count: [ 16, 4 ]`, `bandwidth: [ 150, 12.5 ]` and `latency: [ 500, 700 ]`",
+        ),
+        ("{\"dimensions-count\": 2}", "ASTRA-sim 1"),
+    ] {
+        let said = refuse_foreign("net", text).unwrap_err().to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
+    for text in ["", "8", "{\"gpu\": \"H100\"}", "1 2 3\n4 5 6\n"] {
+        assert!(refuse_foreign("net", text).is_ok(), "{text}");
+    }
 }

@@ -1,7 +1,9 @@
 //! From a machine described in words, as published with a measurement, to a machine and its topology.
 
 use super::gpu::{Generation, GpuModel, Port};
+use super::inside;
 use super::nic::{self, Nics};
+use super::part;
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
 
@@ -49,6 +51,8 @@ pub struct Machine {
     pub nvlink_gb_per_s: Option<f64>,
     /// Whether GPUs write into each other's memory; otherwise data between them is copied through host memory.
     pub peer: bool,
+    /// The number of GPUs that share one PCIe link to the host, below a PCIe switch; 1 without such a switch.
+    pub sharing_uplink: u32,
     /// Whether switches (NVSwitch) connect the GPUs of a group; otherwise links connect pairs of GPUs.
     pub switched: bool,
     /// Whether NICs are behind the same PCIe switches as the GPUs, as in HGX and DGX hosts with 8 GPUs.
@@ -93,48 +97,42 @@ impl Machine {
             return Err(Error::Topology(format!("{nodes} nodes of {devices} GPUs; give 1 or more of both")));
         }
         let (mut understood, mut assumed) = (vec![format!("`{name}`: {}", gpu.name)], Vec::new());
-        let nvlink = inside(words, gpu, devices, &mut understood, &mut assumed);
+        let nvlink = inside::inside(words.intra_node.as_deref(), gpu, devices, &mut understood, &mut assumed);
 
         // A rack whose GPUs all share one set of NVLink switches is one group.
         let hosts = match words.rack(gpu) {
             Some(most) => words.hosts(devices, nodes, most, &mut understood, &mut assumed)?,
             None => 1,
         };
-        if words.rack(gpu).is_none() && gpu.name.starts_with("GB") && nodes > 1 {
+        if words.rack(gpu).is_none() && gpu.name.starts_with("GB") && gpu.nvlink.is_some() && nodes > 1 {
             assumed.push("hosts share no NVLink: say NVL72 in `intra_node` where they do".into());
         }
         let (rack, nvlink) = (hosts > 1, nvlink || hosts > 1);
         let (single, devices, nodes) = (devices, devices * hosts, nodes / hosts);
-        let nics = match (&words.inter_node, nodes) {
-            (_, 1) => None,
-            (None, _) => {
-                return Err(Error::Topology("the description of the hardware lacks `inter_node`".into()));
-            }
-            (Some(text), _) => {
-                let found = nic::read(text, single, gpu, &mut assumed);
-                let found = Nics { count: found.count.saturating_mul(hosts), ..found };
-                understood.push(format!(
-                    "`{text}`: {} NICs of {} Gb/s, {}",
-                    found.count, found.gbit_per_s, found.fabric
-                ));
-                Some(found)
-            }
-        };
+        let nics = words.nics((single, nodes, hosts), gpu, &mut understood, &mut assumed)?;
         let (switched, nics_behind_gpu_switch) =
             (rack || words.switched(gpu), !rack && words.nics_behind_gpu_switch(gpu));
         let cpu = words.cpu(gpu);
-        // GeForce drivers do not support peer-to-peer over PCIe.
-        let peer = nvlink || !gpu.name.starts_with("RTX");
-        if !peer && devices > 1 {
+        // GeForce drivers do not support peer-to-peer over PCIe, unless somebody changed the driver and says so.
+        let said = inside::says_peer(words.intra_node.as_deref());
+        let peer = nvlink || said.unwrap_or(!gpu.name.starts_with("RTX"));
+        if !peer && devices > 1 && said.is_none() {
             assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
         }
+        let port = gpu.nvlink.filter(|_| nvlink && !switched);
+        let nvlink_gb_per_s = port.and_then(|port| {
+            inside::among(gpu, port, (devices, words.host_gpus.unwrap_or(devices)), &mut assumed)
+        });
+        // Hosts of PCIe 3.0 have a PCIe switch for every four GPUs; later ones have enough lanes.
+        let sharing_uplink = if gpu.pcie.gb_per_s <= 12.0 && devices > 4 { 4 } else { 1 };
         Ok(Machine {
             gpu,
             devices,
             nodes,
             nvlink,
-            nvlink_gb_per_s: None,
+            nvlink_gb_per_s,
             peer,
+            sharing_uplink,
             switched,
             nics_behind_gpu_switch,
             cpu,
@@ -144,14 +142,23 @@ impl Machine {
         })
     }
 
-    /// The bandwidth of all NICs of a group in one direction, in bytes per second; `None` for a single group.
+    /// The bandwidth out of a group in one direction, in bytes per second: that of its NICs, or of the PCIe links of the GPUs that
+    /// take part, if that is less. `None` for a single group.
     pub fn network(&self) -> Option<BytesPerSec> {
-        self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0) as u64))
+        let nics = self.nics?;
+        let all = f64::from(nics.count) * nics.gbit_per_s / 8.0;
+        Some(BytesPerSec::from_gb(all.min(self.through_pcie())))
+    }
+
+    /// GB/s in one direction that the GPUs of a group can send to NICs over PCIe. Grace has a faster link to its GPU.
+    pub fn through_pcie(&self) -> f64 {
+        if self.cpu == Cpu::Arm { f64::INFINITY } else { part::through_pcie(self.gpu, self.devices) }
     }
 
     /// A GPU's links to the other GPUs of its group.
     pub fn port(&self) -> Port {
-        let nvlink = self.gpu.nvlink.filter(|_| self.nvlink).map(|port| match self.nvlink_gb_per_s {
+        let links = self.gpu.nvlink.or(self.gpu.bridge);
+        let nvlink = links.filter(|_| self.nvlink).map(|port| match self.nvlink_gb_per_s {
             Some(all) => Port { gb_per_s: all / f64::from(port.links.max(1)), ..port },
             None => port,
         });
@@ -164,8 +171,8 @@ impl Machine {
         let rails =
             (1..=self.devices.min(nics.count)).rev().find(|rails| self.devices.is_multiple_of(*rails));
         let rails = rails.unwrap_or(1);
-        let all = f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0;
-        (rails, BytesPerSec((all / f64::from(rails)) as u64))
+        let all = self.network().map_or(0, |all| all.0);
+        (rails, BytesPerSec(all / u64::from(rails)))
     }
 
     /// The topology of the first `ranks` GPUs. Latencies are those of NCCL's tuner for the LL protocol, half of each on either of
@@ -202,6 +209,35 @@ impl Machine {
 }
 
 impl Description {
+    /// The NICs of a group of `hosts` hosts, of each of which `devices` GPUs take part; `None` if there is only one group.
+    fn nics(
+        &self,
+        (devices, nodes, hosts): (u32, u32, u32),
+        gpu: &GpuModel,
+        understood: &mut Vec<String>,
+        assumed: &mut Vec<String>,
+    ) -> Result<Option<Nics>> {
+        if nodes == 1 {
+            return Ok(None);
+        }
+        let Some(text) = &self.inter_node else {
+            return Err(Error::Topology("the description of the hardware lacks `inter_node`".into()));
+        };
+        let found = nic::read(text, devices, gpu, assumed);
+        let of_host = self.host_gpus.filter(|_| hosts == 1 && !nic::counts_per_gpu(text)).unwrap_or(devices);
+        let count = part::nics(found.count, of_host, devices);
+        if count < found.count {
+            assumed.push(format!(
+                "{devices} of {of_host} GPUs use the {count} of {} NICs that are nearest",
+                found.count
+            ));
+        }
+        let found = Nics { count: count.saturating_mul(hosts), ..found };
+        understood
+            .push(format!("`{text}`: {} NICs of {} Gb/s, {}", found.count, found.gbit_per_s, found.fabric));
+        Ok(Some(found))
+    }
+
     /// Whether any of `words`, given in lower case, occurs in the description.
     fn says(&self, words: &[&str]) -> bool {
         let texts = [&self.gpu, &self.intra_node, &self.inter_node];
@@ -300,47 +336,6 @@ impl Description {
             ("`nodes`", self.nodes.is_none()),
         ];
         needed.into_iter().filter(|(_, missing)| *missing).map(|(name, _)| name).collect()
-    }
-}
-
-/// Whether the GPUs of a node communicate over NVLink.
-fn inside(
-    words: &Description,
-    gpu: &GpuModel,
-    devices: u32,
-    understood: &mut Vec<String>,
-    assumed: &mut Vec<String>,
-) -> bool {
-    if devices == 1 {
-        understood.push("one GPU of each node: no link inside a node is used".into());
-        return false;
-    }
-    let text = words.intra_node.as_deref().unwrap_or_default().to_lowercase();
-    let says = |word: &str| text.contains(word);
-    let without = says("no nvlink") || says("without nvlink");
-    let links = ["nvlink", "nvswitch", "nvl72", "xgmi", "infinity fabric"].into_iter().any(says);
-    let nvlink = links && !without;
-    match (nvlink, says("pcie") || says("pci express") || without, gpu.nvlink) {
-        (true, _, Some(port)) => {
-            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gb_per_s));
-            if says("all-to-all") || says("mesh") {
-                assumed.push("links that join pairs of GPUs are taken as one port to all".into());
-            }
-            true
-        }
-        (true, _, None) => {
-            assumed.push(format!("the NVLink of a {} joins pairs at most: PCIe between all", gpu.name));
-            false
-        }
-        (false, true, _) => {
-            assumed.push("the GPUs of a node talk over PCIe, each at its own 16 lanes' speed".into());
-            false
-        }
-        (_, _, port) => {
-            let how = if port.is_some() { "the links that this GPU has" } else { "PCIe" };
-            assumed.push(format!("the GPUs of a node are joined by {how}"));
-            port.is_some()
-        }
     }
 }
 

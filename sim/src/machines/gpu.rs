@@ -23,7 +23,7 @@ pub enum Generation {
     Hopper,
     /// Compute capability 10.x and 12.0: B200, GB200, B300, GB300, RTX 50.
     Blackwell,
-    /// AMD's MI300 and later.
+    /// AMD's MI100 and later.
     Cdna,
 }
 
@@ -61,12 +61,21 @@ pub struct GpuModel {
     form: Option<FormFactor>,
     /// The NVLink or xGMI links; `None` for a GPU without them.
     pub nvlink: Option<Port>,
+    /// The NVLinks of a card through bridges, where a host has them; `None` for a GPU without such a bridge.
+    pub bridge: Option<Port>,
+    /// The number of cards that a bridge joins.
+    #[serde(default = "two")]
+    pub bridged: u32,
     /// The PCI Express link with 16 lanes.
     pub pcie: Port,
     /// The rates of arithmetic and memory; `None` for a GPU for which kernels are not predicted.
     pub rates: Option<GpuRates>,
     /// The source of these figures.
     pub source: String,
+}
+
+fn two() -> u32 {
+    2
 }
 
 #[derive(Default, Deserialize)]
@@ -199,7 +208,7 @@ mod tests {
         ] {
             assert_eq!(GpuModel::named(text).map(|gpu| &*gpu.name), Some(name), "{text}");
         }
-        for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "MI250X", "A1000"] {
+        for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "A1000"] {
             assert_eq!(GpuModel::named(text), None, "{text}");
         }
     }

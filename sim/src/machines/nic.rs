@@ -112,7 +112,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     } else if open(&lower) {
         assumed.push(format!("`{text}` names no transport: sockets assumed"));
     }
-    let per_gpu = lower.contains("per gpu") || lower.contains("each gpu");
+    let per_gpu = counts_per_gpu(text);
     let (counted, rate) = (amounts::count(text), amounts::speed(text));
     // `one NIC per GPU` and `2x200Gb/s per GPU` count per GPU; `8x400Gb/s, one per GPU` counts the NICs of the node.
     let of_all = |each: u32| if each >= gpus { each } else { each.saturating_mul(gpus) };
@@ -183,6 +183,12 @@ fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<Stri
         }
         _ => true,
     }
+}
+
+/// Whether a text counts the NICs of a GPU, not those of a node.
+pub(super) fn counts_per_gpu(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    lower.contains("per gpu") || lower.contains("each gpu")
 }
 
 /// Whether a text names a fabric, a card or an instance type.

@@ -26,8 +26,8 @@ const NETWORK: &str = "adapter ainic bluefield card connectx cx cxi direct dual 
     roce sharp sixteen slingshot socket spectrum-x tcp tcpx tcpxo two xdr";
 
 /// Words about the links inside a node.
-const INSIDE: &str = "all-to-all amd bridge cube dgx direct epyc express fabric hgx hybrid infinity intel mesh mnnvl \
-    multi-node no nvl nvlink nvswitch p2p pci pcie without xgmi";
+const INSIDE: &str = "all-to-all amd bridge cube dgx direct disabled driver enabled epyc express fabric hgx hybrid infinity intel mesh mnnvl \
+    multi-node no nv nvl nvlink nvswitch off otherwise p2p patched peer-to-peer pci pcie via without xgmi";
 
 /// Units, and the sign between a number and a speed.
 const UNITS: &str = "bit/s g gb gb/s gbe gbit gbit/s gbits/s gbps gige mb/s tb/s tbps th x -way";

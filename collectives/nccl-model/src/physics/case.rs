@@ -57,6 +57,8 @@ pub struct PhysicsCase {
     pub ll128: bool,
     /// Whether GPUs of a node write into each other's memory.
     pub peer: bool,
+    /// The number of GPUs that share one PCIe link to the host.
+    pub sharing_uplink: f64,
     /// The number of channels that NCCL's graph search finds.
     pub channels: f64,
     /// The number of channels that NCCL launches for large calls.
@@ -125,6 +127,7 @@ impl Setting {
             direct: nics.is_none_or(|nics| nics.gpudirect),
             ll128: platform.ll128,
             peer: machine.peer,
+            sharing_uplink: f64::from(machine.sharing_uplink),
             channels: f64::from(graph.channels),
             running: running(platform, algorithm, &graph),
             used: used(running(platform, algorithm, &graph), bytes as f64, platform, algorithm, protocol),

@@ -128,7 +128,7 @@ pub(super) struct Rates {
 
 impl Rates {
     pub(super) fn of(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Rates {
-        let &PhysicsCase { ranks, nodes, devices, channels, .. } = case;
+        let &PhysicsCase { ranks, nodes, devices, .. } = case;
         let kind = match (case.nvlink, case.peer) {
             (true, _) => link(case.generation),
             (_, true) => LINK_PCIE,
@@ -136,7 +136,11 @@ impl Rates {
         };
         let achieved = terms.has(ModelTerm::LinkEfficiency);
         let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
-        let port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+        let mut port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+        if kind == LINK_COPIED {
+            // All bytes pass the link between a PCIe switch and the host.
+            port = port.min(case.port / case.sharing_uplink);
+        }
         let network = network(case, parameters, terms);
         // The bytes through a GPU's port (`through`) and out of a node (`out`), per byte of the call.
         let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
@@ -146,9 +150,9 @@ impl Rates {
                 Collective::Broadcast | Collective::Reduce => (1.0, 1.0),
                 _ => (ring, ring),
             },
-            NcclAlgorithm::Tree => (2.0 * (devices - 1.0) / devices, if nodes > 2.0 { 2.0 } else { 1.0 }),
+            NcclAlgorithm::Tree => (2.0 * (devices - 1.0) / devices, out_of_trees(nodes)),
             NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree if case.collective == Collective::AllReduce => {
-                (1.0, if nodes > 2.0 { 2.0 } else { 1.0 })
+                (1.0, out_of_trees(nodes))
             }
             NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => ((devices - 1.0) / devices, ring),
             NcclAlgorithm::Pat => (ring, ring),
@@ -159,11 +163,11 @@ impl Rates {
             (Protocol::Ll, _) => (port * 0.5, network / 2.0),
             (Protocol::Ll128, NcclAlgorithm::Tree) => {
                 let data = if nodes == 1.0 { 7.0 / 9.0 } else { 15.0 / 16.0 };
-                (port.min(channels * case.tree) * 0.92 * data, network * 15.0 / 16.0)
+                (port.min(case.running * case.tree) * 0.92 * data, network * 15.0 / 16.0)
             }
             (Protocol::Ll128, _) => (port * 0.92, network * 15.0 / 16.0),
             (_, NcclAlgorithm::Tree) => {
-                (port.min(channels * case.tree) * parameters.at(TREE), network * parameters.at(TREE))
+                (port.min(case.running * case.tree) * parameters.at(TREE), network * parameters.at(TREE))
             }
             (_, NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => {
                 (port * parameters.at(NVLS), network * parameters.at(TREE))
@@ -188,6 +192,16 @@ impl Rates {
 
     pub(super) fn all(&self) -> f64 {
         self.inside.min(self.across)
+    }
+}
+
+/// The bytes out of the busiest node per byte of an all-reduce by a double binary tree: half of the bytes for each neighbour in either
+/// of the two trees. An inner node of three is inner in one tree, and a leaf or a root in the other.
+fn out_of_trees(nodes: f64) -> f64 {
+    match nodes {
+        ..=2.0 => 1.0,
+        3.0 => 1.5,
+        _ => 2.0,
     }
 }
 

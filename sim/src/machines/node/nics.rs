@@ -5,8 +5,8 @@
 //! 2 devices, 8 NICs    four each, taken as one link of four times the speed
 //! ```
 
-use super::Node;
 use super::paths::DirectedLink;
+use super::{Nic, Node};
 
 /// The path from a device to the network.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,16 @@ pub(super) struct Exit {
 }
 
 impl Node {
+    /// The NICs that the first `devices` devices use: all of them if all devices are used, or if the paths are not known.
+    pub(crate) fn nics_of(&self, devices: u32) -> Vec<&Nic> {
+        let exits = self.exits();
+        let mine = exits.iter().take(devices as usize).flatten().flat_map(|exit| &exit.nics);
+        let mine: Vec<u32> = mine.copied().collect();
+        let all = devices >= self.devices || mine.is_empty();
+        let used = (0u32..).zip(&self.nics).filter(|(number, _)| all || mine.contains(number));
+        used.map(|(_, nic)| nic).collect()
+    }
+
     /// The exit of every device; `None` for a device that reaches no NIC.
     pub(super) fn exits(&self) -> Vec<Option<Exit>> {
         let paths: Vec<_> = (0..self.devices).map(|device| self.paths(device, true)).collect();

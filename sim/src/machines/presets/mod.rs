@@ -18,6 +18,7 @@ pub use spec::OPTIONS;
 pub(crate) use spec::Spec;
 
 use super::node::{LinkKind, Nic, Node};
+use super::part;
 use crate::quantity::Bandwidth;
 use crate::{Error, Result, Topology, expected, suggest};
 use serde::Deserialize;
@@ -35,12 +36,17 @@ machines!(
     "hgx-h100",
     "hgx-h200",
     "b200",
+    "b300",
     "gb200-nvl72",
+    "gb300-nvl72",
     "gh200x4",
     "a100x4",
     "pcie8",
     "pcie8-no-p2p",
     "l40s",
+    "rtx-pro-6000",
+    "mi300x",
+    "mi355x",
     "p3dn",
     "p4d",
     "p5",
@@ -101,6 +107,11 @@ impl NvLink {
     pub fn links(&self) -> u32 {
         let to_others = self.mesh.iter().filter(|[a, b, _]| *a == 0 || *b == 0).map(|[_, _, links]| links);
         self.switched.unwrap_or_else(|| to_others.sum())
+    }
+
+    /// The number of links that each of the first `devices` devices has at least to the others of them; 0 if links do not join all.
+    pub(crate) fn among(&self, devices: u32) -> u32 {
+        self.switched.unwrap_or_else(|| part::least_links(&self.mesh, devices))
     }
 }
 
@@ -312,7 +323,7 @@ impl Preset {
     fn nvlinks(&self, node: &mut Node) {
         let Some(nvlink) = &self.nvlink else { return };
         if let Some(links) = nvlink.switched {
-            let switch = node.add("nvswitch");
+            let switch = node.add(part::SWITCH);
             for device in 0..node.devices {
                 node.join(
                     device,

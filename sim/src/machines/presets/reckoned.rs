@@ -2,6 +2,7 @@
 
 use super::{Preset, Spec};
 use crate::machines::node::Fabrics;
+use crate::machines::part;
 use crate::machines::{Cpu, Fabric, Generation, GpuModel, Machine, Nics};
 use crate::quantity::Bandwidth;
 use crate::{Error, Result};
@@ -45,9 +46,12 @@ impl Preset {
         if let Some(has) = spec.nodes.filter(|has| nodes > *has) {
             return wrong(format!("{ranks} ranks are more than the {} GPUs of {has} nodes", has * devices));
         }
-        let nvlink = preset.nvlink.is_some() && gpu.nvlink.is_some() && devices > 1;
+        let links = preset.nvlink.as_ref().map_or(0, |nvlink| nvlink.among(devices));
+        let nvlink = links > 0 && devices > 1;
+        let of_pairs = preset.nvlink.as_ref().filter(|nvlink| nvlink.switched.is_none());
+        let of_pairs = of_pairs.map(|nvlink| f64::from(links) * nvlink.bandwidth.gb_per_s());
         let nics = Nics {
-            count: spec.nics.unwrap_or(preset.nics.count),
+            count: part::nics(spec.nics.unwrap_or(preset.nics.count), preset.devices, most),
             gbit_per_s: spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth).gbit_per_s(),
             ..carried(spec.fabric.as_deref().unwrap_or(&preset.nics.fabric), gpu.generation)
         };
@@ -65,8 +69,9 @@ impl Preset {
             devices,
             nodes,
             nvlink,
-            nvlink_gb_per_s: spec.nvlink_bandwidth.map(Bandwidth::gb_per_s),
+            nvlink_gb_per_s: of_pairs.filter(|_| nvlink).or(spec.nvlink_bandwidth.map(Bandwidth::gb_per_s)),
             peer: nvlink || preset.pcie.p2p,
+            sharing_uplink: preset.pcie.devices_per_switch.min(devices).max(1),
             switched: nvlink && preset.nvlink.is_some_and(|nvlink| nvlink.switched.is_some()),
             nics_behind_gpu_switch: preset.pcie.devices_per_switch > 0 && !arm,
             cpu,

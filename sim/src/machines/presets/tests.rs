@@ -214,3 +214,34 @@ fn what_is_wrong_is_said() {
         assert!(error.contains(said), "{text}: {error}");
     }
 }
+
+#[test]
+fn presets_use_the_links_among_the_devices_that_take_part() {
+    for (name, ranks, nvlink, gb_per_s) in [
+        ("ncv4,devices=2", 2, true, 240.0),
+        ("ncv4", 4, false, 24.0),
+        ("ncv4,devices=3", 3, false, 24.0),
+        ("dgx1-v100,devices=2", 2, true, 20.0),
+        ("dgx1-v100", 8, true, 120.0),
+        ("a100x4,devices=2", 2, true, 80.0),
+        ("hgx-h100,devices=2", 2, true, 370.8),
+    ] {
+        let found = Preset::machine(name, ranks).unwrap();
+        assert_eq!(
+            (found.nvlink, (found.port().bandwidth().0 as f64 / 1e8).round() / 10.0),
+            (nvlink, gb_per_s),
+            "{name}"
+        );
+    }
+    for (name, ranks, nics) in
+        [("hgx-h100:2,devices=1", 2, 1), ("hgx-h100:2,devices=4", 8, 4), ("p4d:2,devices=4", 8, 2)]
+    {
+        assert_eq!(Preset::machine(name, ranks).unwrap().nics.unwrap().count, nics, "{name}");
+    }
+}
+
+#[test]
+fn the_links_among_gpus_of_a_dgx_1_are_those_of_its_pairs() {
+    let nvlink = Preset::named("dgx1-v100").unwrap().nvlink.unwrap();
+    assert_eq!([2, 3, 4, 5, 6, 7].map(|devices| nvlink.among(devices)), part::CUBE_MESH);
+}

@@ -1,0 +1,93 @@
+//! The links between the GPUs of a node, from a description in words: NVLink, bridges, PCIe with or without peer-to-peer.
+
+use super::gpu::{GpuModel, Port};
+use super::part;
+
+/// Whether the description says that GPUs write into each other's memory over PCIe, or that they do not; `None` if it says neither.
+pub(super) fn says_peer(text: Option<&str>) -> Option<bool> {
+    let text = text?.to_lowercase().replace("peer-to-peer", "p2p").replace("peer to peer", "p2p");
+    let denied = ["no p2p", "without p2p", "p2p disabled", "p2p off", "p2p: no", "p2p is off", "p2p not"];
+    let open = text.contains("not stated") || text.contains("p2p unknown") || text.contains('?');
+    match () {
+        () if !text.contains("p2p") || open => None,
+        () => Some(!denied.iter().any(|words| text.contains(words))),
+    }
+}
+
+/// GB/s of the links of a GPU to the others that take part (`devices` of `host`), where links join pairs and some take no part.
+pub(super) fn among(
+    gpu: &GpuModel,
+    port: Port,
+    (devices, host): (u32, u32),
+    assumed: &mut Vec<String>,
+) -> Option<f64> {
+    let all = part::of_pairs(gpu, port, host, devices)?;
+    assumed.push(format!(
+        "{all} GB/s of links join each of the first {devices} of {host} GPUs to the others of them"
+    ));
+    Some(all)
+}
+
+/// Whether the GPUs of a node communicate over NVLink.
+pub(super) fn inside(
+    text: Option<&str>,
+    gpu: &GpuModel,
+    devices: u32,
+    understood: &mut Vec<String>,
+    assumed: &mut Vec<String>,
+) -> bool {
+    if devices == 1 {
+        understood.push("one GPU of each node: no link inside a node is used".into());
+        return false;
+    }
+    let text = text.unwrap_or_default().to_lowercase();
+    let says = |word: &str| text.contains(word);
+    let without = says("no nvlink") || says("without nvlink");
+    let links = ["nvlink", "nvswitch", "nvl72", "xgmi", "infinity fabric"].into_iter().any(says);
+    let nvlink = links && !without;
+    match (nvlink, says("pcie") || says("pci express") || without, gpu.nvlink) {
+        (true, _, Some(port)) => {
+            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gb_per_s));
+            if says("all-to-all") || says("mesh") {
+                assumed.push("links that join pairs of GPUs are taken as one port to all".into());
+            }
+            true
+        }
+        (true, _, None) if gpu.bridge.is_some() && devices <= gpu.bridged => {
+            understood.push(format!("an NVLink bridge joins the {devices} GPUs"));
+            true
+        }
+        (true, _, None) => {
+            assumed.push(format!("the NVLink of a {} joins pairs at most: PCIe between all", gpu.name));
+            false
+        }
+        (false, true, _) => {
+            assumed.push("the GPUs of a node talk over PCIe, each at its own 16 lanes' speed".into());
+            false
+        }
+        (_, _, port) => {
+            let how = if port.is_some() { "the links that this GPU has" } else { "PCIe" };
+            assumed.push(format!("the GPUs of a node are joined by {how}"));
+            port.is_some()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_on_peer_to_peer_are_understood() {
+        for (text, said) in [
+            ("PCIe Gen4 with P2P enabled", Some(true)),
+            ("PCIe, peer-to-peer by a patched driver", Some(true)),
+            ("PCIe Gen5, no P2P", Some(false)),
+            ("PCIe, P2P disabled", Some(false)),
+            ("PCIe; P2P state not stated", None),
+            ("PCIe", None),
+        ] {
+            assert_eq!(says_peer(Some(text)), said, "{text}");
+        }
+    }
+}
