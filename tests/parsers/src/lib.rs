@@ -3,6 +3,7 @@
 //! A parser may refuse its file; it must not panic, hang or allocate a size that the file claims.
 
 use allfold_collectives::schedule::ScheduleTable;
+use allfold_large_models::rows::{self as training, RowsFile};
 use allfold_report::records::{MeasuredCollective, Records, SimulatedCollective};
 use allfold_sim::files::{NcclGraphs, NcclTopology};
 use allfold_sim::machines::node::Fabrics;
@@ -40,8 +41,14 @@ impl Parser {
     }
 }
 
+/// Rows of training speed of large models.
+fn training_rows(text: &str) -> Result<RowsFile, String> {
+    training::is_rows(text);
+    training::parse("fuzz", text)
+}
+
 /// All parsers.
-pub const PARSERS: [Parser; 20] = [
+pub const PARSERS: [Parser; 21] = [
     Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
@@ -49,6 +56,7 @@ pub const PARSERS: [Parser; 20] = [
     Parser { name: "msccl", run: Reads::Text(|text| drop(ScheduleTable::from_msccl(text))) },
     Parser { name: "nccl_tests", run: Reads::Text(|text| drop(runs::parse("all_reduce", text))) },
     Parser { name: "machine", run: Reads::Text(machine) },
+    Parser { name: "training_rows", run: Reads::Text(|text| drop(training_rows(text))) },
     Parser { name: "scaling_table", run: Reads::Text(|text| drop(scaling_tables::parse("fuzz", text))) },
     Parser {
         name: "parameters",

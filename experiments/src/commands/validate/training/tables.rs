@@ -3,7 +3,7 @@
 use allfold_cli::columns::columns;
 use allfold_large_models::rows::LeftOutRow;
 use allfold_large_models::score::{self, ErrorScore, Hits, Percentiles, PredictedRow};
-use allfold_report::format::{percent, time};
+use allfold_report::format::{counted, percent, time};
 use std::collections::BTreeMap;
 
 fn pair(found: Percentiles) -> String {
@@ -16,7 +16,8 @@ fn hits(found: Hits) -> String {
 
 /// Everything that is printed.
 pub(super) fn report(found: &[PredictedRow<'_>], left_out: &[LeftOutRow], every_row: bool) -> String {
-    let mut lines = vec![format!("{} rows of training predicted, {} left out", found.len(), left_out.len())];
+    let mut lines =
+        vec![format!("{} of training predicted, {} left out", counted(found.len(), "row"), left_out.len())];
     if every_row {
         lines.push(columns(&rows(found)));
     }
@@ -79,7 +80,9 @@ fn scores(found: &[PredictedRow<'_>]) -> Vec<Vec<String>> {
     let mut lines = vec![["score", "median / 90th percentile, or share"].map(String::from).to_vec()];
     let mut add = |name: String, value: String| lines.push(vec![name, value]);
     let of = |kind: &str, score: Option<ErrorScore>| {
-        score.map(|score| (format!("{kind}: {} rows of {} systems", score.rows, score.systems), score))
+        score.map(|score| {
+            (format!("{kind}: {} of {}", counted(score.rows, "row"), counted(score.systems, "system")), score)
+        })
     };
     let kinds = [
         of("error, all", score::errors(found, |_| true)),
@@ -100,12 +103,12 @@ fn scores(found: &[PredictedRow<'_>]) -> Vec<Vec<String>> {
     add("inside of the 95 % interval".into(), inside95);
     if let Some(regret) = score::regret(found) {
         let value = |[mean, median]: [f64; 2]| format!("mean {}, median {}", percent(mean), percent(median));
-        add(format!("regret of the first layout: {} groups", regret.groups), value(regret.first));
+        add(format!("regret of the first layout: {}", counted(regret.groups, "group")), value(regret.first));
         add("regret of the best of the first three".into(), value(regret.best_of_three));
     }
     let memory = score::memory(found);
     if let Some(error) = memory.error {
-        add(format!("memory: {} rows", memory.rows), pair(error));
+        add(format!("memory: {}", counted(memory.rows, "row")), pair(error));
     }
     add("out of memory, and predicted so".into(), hits(memory.found));
     add("ran, and predicted not to fit".into(), hits(memory.refused));
