@@ -183,6 +183,8 @@ pub enum Fact {
     TimedOut,
     /// The rank's network failed.
     Network,
+    /// The rank has launched fewer operations than most.
+    Behind,
 }
 
 /// A job: what its ranks left.
@@ -202,6 +204,8 @@ pub struct DumpedJob {
     pub words: Vec<Word>,
     /// The host of a rank, where it is known.
     pub hosts: BTreeMap<u32, String>,
+    /// The ranks of processes, by host and process number, where they are known.
+    pub processes: BTreeMap<(String, u64), u32>,
     /// Notes to print about the files.
     pub notes: Vec<String>,
 }

@@ -211,13 +211,11 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
         };
         let named = if dead || recorded(job, *rank).next().is_some() { 100 } else { 0 };
         // A rank without a dump may wait as well for another one without a dump.
-        let more = (job.unseen().count() > 1 || job.logs.len() < 2) && named == 0;
+        let more = job.unseen().count() > 1 && named == 0;
         let weight = 500 + share(job, waiting.len()) + direct(rank).min(99) + 2 * named;
         let mut found = cause(kind, vec![*rank], said, evidence, weight);
         found.open = more;
-        let other =
-            if job.logs.len() < 2 { "the only rank with a dump" } else { "another rank without a dump" };
-        found.against.extend(more.then(|| format!("{other} may be the cause as well")));
+        found.against.extend(more.then(|| "another rank without a dump may be the cause as well".into()));
         found
     };
     unseen.iter().map(one).collect()

@@ -22,6 +22,9 @@ pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
     if let Some(word) = late {
         return (Hung::Yes, format!("a log says: {}", word.said));
     }
+    if job.logs.is_empty() {
+        return (Hung::Unknown, "no dump tells whether the job hangs; if it does:".into());
+    }
     if waits.ops.is_empty() {
         let count = job.logs.values().map(|log| log.ops.len()).sum::<usize>();
         return (

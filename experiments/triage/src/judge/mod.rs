@@ -139,27 +139,28 @@ fn lists(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
         .collect()
 }
 
-/// The causes that only logs know: processes that ended, though no dump shows that a rank waits for them.
+/// The causes that only logs know: processes that ended or fell behind, though no dump shows that a rank waits for them.
 fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
-    let dead = job.words.iter().filter(|word| word.fact == Fact::Died);
     let mut causes: Vec<HangCause> = Vec::new();
-    for (rank, word) in dead.filter_map(|word| Some((word.rank?, word))) {
-        if known
-            .iter()
-            .chain(&causes)
-            .any(|cause| cause.kind == CauseKind::Died && cause.ranks.contains(&rank))
-        {
+    for word in &job.words {
+        let (kind, what, weight) = match word.fact {
+            Fact::Died => (CauseKind::Died, "ended", 300),
+            Fact::Unresponsive if job.logs.is_empty() => (CauseKind::NoDump, "does not answer", 280),
+            Fact::Behind if job.logs.is_empty() => (CauseKind::Elsewhere, "is behind", 250),
+            _ => continue,
+        };
+        let Some(rank) = word.rank else { continue };
+        if known.iter().chain(&causes).any(|cause| cause.kind == kind && cause.ranks.contains(&rank)) {
             continue;
         }
-        let said = format!("the process of rank {rank} ended: {}", word.said);
         causes.push(HangCause {
-            kind: CauseKind::Died,
+            kind,
             ranks: vec![rank],
-            said,
+            said: format!("the process of rank {rank} {what}: {}", word.said),
             evidence: Vec::new(),
             against: Vec::new(),
             open: false,
-            weight: 300,
+            weight,
         });
     }
     causes
@@ -184,6 +185,16 @@ fn unknown(job: &DumpedJob, causes: &[HangCause]) -> Vec<String> {
     }
     if !unseen.is_empty() && causes.first().is_some_and(|cause| cause.kind != CauseKind::NoDump) {
         unknown.push(format!("what {} did: there is no dump of it", ranks(&unseen)));
+    }
+    if let Some(word) = job.words.iter().find(|word| {
+        word.rank.is_none()
+            && word.fact != Fact::Network
+            && !job.words.iter().any(|other| other.rank.is_some() && other.fact == word.fact)
+    }) {
+        unknown.push(format!("of which rank a log speaks: {}", word.said));
+    }
+    if causes.is_empty() {
+        unknown.push("which rank is late: dumps of PyTorch's flight recorder of all ranks would tell (TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1)".into());
     }
     if job.logs.values().any(|log| !log.whole) {
         unknown.push("what came before the oldest entries: a larger TORCH_FR_BUFFER_SIZE keeps more".into());

@@ -1,7 +1,9 @@
 //! Reading: what the ranks of a job left, in files, folders and archives, each by its own reader, as one [`DumpedJob`].
 
+mod inspector;
 mod own;
 mod pytorch;
+mod ras;
 mod words;
 
 use crate::model::{DumpedJob, FIRST_OPEN, Log, MessageEnd, Op, RankGroup};
@@ -110,6 +112,9 @@ impl DumpReader {
             })?;
             return dump.add(rank, written, self).map_err(|why| self.refused(why));
         }
+        if inspector::is_inspector(&text) {
+            return inspector::add(&text, self).map_err(|why| self.refused(why));
+        }
         match words::add(&name, &text, &mut self.job) {
             true => Ok(()),
             false => Err(invalid(match text.is_empty() {
@@ -188,7 +193,8 @@ impl DumpReader {
             .map(|rank| rank + 1)
             .max();
         self.job.size = self.job.size.max(listed.max(dumped).max(worded).unwrap_or(0));
-        self.merge();
+        self.merge()?;
+        self.name_processes();
         self.own_peers();
         self.renumber();
         let mut seen: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); self.job.groups.len()];
@@ -209,7 +215,10 @@ impl DumpReader {
     }
 
     /// Makes groups one that have one name, and lists of ranks that overlap: their ranks disagree about who is in the group.
-    fn merge(&mut self) {
+    ///
+    /// # Errors
+    /// Several ranks have each of two lists of all ranks: the dumps are of two jobs.
+    fn merge(&mut self) -> std::result::Result<(), String> {
         let keys: Vec<_> = self
             .groups
             .iter()
@@ -228,7 +237,14 @@ impl DumpReader {
             };
             let most =
                 keys.iter().filter(overlapping).max_by_key(|(_, list, number)| (count(number), list.len()));
-            if let Some((_, _, most)) = most.filter(|(_, _, most)| most != number) {
+            if let Some((_, list, most)) = most.filter(|(_, _, most)| most != number) {
+                if self.world.contains(number) && count(number) > 1 && count(most) > 1 {
+                    return Err(format!(
+                        "the dumps are of two jobs, of {} and of {} ranks: give those of one",
+                        list.len(),
+                        ranks.len()
+                    ));
+                }
                 let others = self.job.groups[*most as usize].other_lists.entry(ranks.clone()).or_default();
                 others.extend(users.get(number).into_iter().flatten());
                 into.insert(*number, *most);
@@ -236,6 +252,18 @@ impl DumpReader {
         }
         for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
             op.group = into.get(&op.group).copied().unwrap_or(op.group);
+        }
+        Ok(())
+    }
+
+    /// Finds the ranks of processes that NCCL's RAS names by host and number.
+    fn name_processes(&mut self) {
+        for word in self.job.words.iter_mut().filter(|word| word.rank.is_none()) {
+            let after = word.said.split_once("Process ").and_then(|(_, after)| after.split_once(" on node "));
+            let process = after.and_then(|(process, after)| {
+                Some((after.split_whitespace().next()?.to_string(), process.parse().ok()?))
+            });
+            word.rank = process.and_then(|process| self.job.processes.get(&process)).copied();
         }
     }
 

@@ -1,12 +1,19 @@
 //! Words of logs: what a launcher, PyTorch's watchdog, NCCL, Slurm or Kubernetes say of ranks.
 
+use super::ras;
 use crate::model::{DumpedJob, Fact, Word};
 
 /// A phrase of a line, and what it says. The first one that a line has counts.
-const PHRASES: [(&str, Fact); 16] = [
+const PHRASES: [(&str, Fact); 24] = [
+    ("oom_kill event", Fact::Died),
+    ("OUT_OF_MEMORY", Fact::Died),
+    ("NODE_FAIL", Fact::Unresponsive),
+    ("NODE FAILURE", Fact::Unresponsive),
+    ("Evicted", Fact::Unresponsive),
     ("exitcode", Fact::Died),
     ("exit code", Fact::Died),
     ("Signal ", Fact::Died),
+    ("PEER_DEAD", Fact::Died),
     ("OOMKilled", Fact::Died),
     ("oom-kill", Fact::Died),
     ("Out Of Memory", Fact::Died),
@@ -18,7 +25,9 @@ const PHRASES: [(&str, Fact); 16] = [
     ("Watchdog caught collective operation timeout", Fact::TimedOut),
     ("ncclRemoteError", Fact::Network),
     ("ncclSystemError", Fact::Network),
-    ("NET/IB", Fact::Network),
+    ("NET/IB : Got completion", Fact::Network),
+    ("NET/IB: Got completion", Fact::Network),
+    ("Got async event", Fact::Network),
     ("Connection reset by peer", Fact::Network),
 ];
 
@@ -31,10 +40,17 @@ pub(super) fn add(name: &str, text: &str, job: &mut DumpedJob) -> bool {
         return false;
     }
     let known = [".log", ".err", ".out", ".txt", ".json"].iter().any(|ending| name.ends_with(ending));
-    if let Ok(value) = serde_json::from_str::<serde_json::Value>(text)
-        && (value.get("communicators").is_some() || value.get("message").is_some())
-    {
-        return of_json(name, &value, job);
+    if let Ok(value) = serde_json::from_str::<serde_json::Value>(text) {
+        if let Some(message) = value.get("message") {
+            of_error(name, message, job);
+            return true;
+        }
+        if ras::of_json(&value, job) {
+            return true;
+        }
+    }
+    if ras::of_events(text, job) || ras::of_text(text, job) {
+        return true;
     }
     let mut found = false;
     let mut last_rank = None;
@@ -43,7 +59,9 @@ pub(super) fn add(name: &str, text: &str, job: &mut DumpedJob) -> bool {
         let rank = rank_of(line);
         // torchrun's report names the rank in the line before the exit code.
         last_rank = rank.or(last_rank);
-        let Some((_, fact)) = PHRASES.iter().find(|(phrase, _)| line.contains(phrase)) else { continue };
+        let phrase = PHRASES.iter().find(|(phrase, _)| line.contains(phrase)).map(|(_, fact)| *fact);
+        let killed = || (line.contains(": Killed") && line.starts_with("srun: ")).then_some(Fact::Died);
+        let Some(fact) = phrase.or_else(killed) else { continue };
         let healthy = line.contains("exitcode") && exit_code(line) == Some(0);
         if healthy || count == LINES {
             continue;
@@ -51,7 +69,10 @@ pub(super) fn add(name: &str, text: &str, job: &mut DumpedJob) -> bool {
         let own = super::rank_in(name.split('.').next().unwrap_or(name));
         let rank = rank.or(if line.contains("exitcode") { last_rank } else { None }).or(own);
         (found, count) = (true, count + 1);
-        job.words.push(Word { rank, fact: *fact, said: line.trim().chars().take(200).collect() });
+        let said: String = line.trim().chars().take(200).collect();
+        let tasks = tasks(line);
+        let ranks = if tasks.is_empty() { vec![rank] } else { tasks.into_iter().map(Some).collect() };
+        job.words.extend(ranks.into_iter().map(|rank| Word { rank, fact, said: said.clone() }));
     }
     found || known
 }
@@ -78,53 +99,22 @@ fn rank_of(line: &str) -> Option<u32> {
     None
 }
 
-/// The report of `ncclras -f json`, or torchrun's `error.json`.
-fn of_json(name: &str, value: &serde_json::Value, job: &mut DumpedJob) -> bool {
-    if let Some(message) = value.get("message") {
-        let said = message
-            .get("message")
-            .unwrap_or(message)
-            .to_string()
-            .trim_matches('"')
-            .chars()
-            .take(200)
-            .collect();
-        job.words.push(Word {
-            rank: super::rank_in(name.split('.').next().unwrap_or(name)),
-            fact: Fact::Died,
-            said,
-        });
-        return true;
-    }
-    let list = |value: &serde_json::Value, key: &str| {
-        value.get(key).and_then(|list| list.as_array()).cloned().unwrap_or_default()
+/// torchrun's `error.json`.
+fn of_error(name: &str, message: &serde_json::Value, job: &mut DumpedJob) {
+    let text = message.get("message").unwrap_or(message).to_string();
+    let said = text.trim_matches('"').chars().take(200).collect();
+    let rank = super::rank_in(name.split('.').next().unwrap_or(name));
+    job.words.push(Word { rank, fact: Fact::Died, said });
+}
+
+/// The tasks that a line of Slurm's `srun` names: `srun: error: node7: tasks 8-15: Killed`. They are the ranks.
+fn tasks(line: &str) -> Vec<u32> {
+    let after = line.strip_prefix("srun: error: ").and_then(|line| line.split_once(": task"));
+    let Some((list, _)) = after.and_then(|(_, after)| after.split_once(": ")) else { return Vec::new() };
+    let range = |item: &str| {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        Some(first..=last.min(first.saturating_add(LINES as u32)))
     };
-    let communicators = list(value, "communicators");
-    // Ranks are numbered in each communicator: those of the largest one are the job's.
-    let size = |of: &serde_json::Value| of.get("size").and_then(serde_json::Value::as_u64).unwrap_or(0);
-    let Some(world) = communicators.iter().max_by_key(|of| size(of)) else { return true };
-    for missing in list(world, "missing_ranks") {
-        let rank =
-            missing.get("rank").and_then(serde_json::Value::as_u64).and_then(|rank| u32::try_from(rank).ok());
-        let dead = missing.pointer("/status/considered_dead").is_some_and(|dead| *dead == true || *dead == 1);
-        let fact = if dead { Fact::Died } else { Fact::Unresponsive };
-        let host = missing.get("host").and_then(|host| host.as_str()).unwrap_or("?");
-        let said = format!(
-            "NCCL's RAS {} it, on host {host}",
-            if dead { "considers it dead" } else { "gets no answer from" }
-        );
-        job.words.push(Word { rank, fact, said: said.replace("dead it", "dead") });
-        if let Some(rank) = rank {
-            job.hosts.insert(rank, host.into());
-        }
-    }
-    for rank in list(world, "ranks") {
-        let number =
-            rank.get("rank").and_then(serde_json::Value::as_u64).and_then(|rank| u32::try_from(rank).ok());
-        if let (Some(number), Some(host)) = (number, rank.get("host").and_then(|host| host.as_str())) {
-            job.hosts.insert(number, host.into());
-        }
-    }
-    job.size = job.size.max(u32::try_from(size(world)).unwrap_or(0).min(allfold_base::Rank::MOST));
-    true
+    list.trim_start_matches(['s', ' ']).split(',').filter_map(range).flatten().take(LINES).collect()
 }
