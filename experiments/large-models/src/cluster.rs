@@ -47,6 +47,10 @@ const VARIANTS: [(&[&str], f64, f64, bool); 5] = [
     (&["GH200", "144GB"], 4900.0, 144.0, false), // GH200 datasheet (NVIDIA, 2024), HBM3e
 ];
 
+/// The share of a card's PCI Express link that exchanges of a node get, since the cards share the bridges of the host and the link between
+/// its sockets.
+const SHARED_HOST: f64 = 0.75;
+
 impl Cluster {
     /// Nodes of `node` GPUs that are called `gpu` by people or drivers (`H100`, `A100-SXM4-40GB`), with `nic` bytes a second of the
     /// node's network for each GPU; without `nic` the usual NIC of the GPU's generation.
@@ -83,7 +87,10 @@ impl Cluster {
             memory: memory * 1e9,
             capacity: capacity * 1e9,
             cores: rates.cores.unwrap_or(100),
-            links: row.nvlink.unwrap_or(row.pcie).bandwidth().0 as f64,
+            links: match row.nvlink {
+                Some(port) => port.bandwidth().0 as f64,
+                None => SHARED_HOST * row.pcie.bandwidth().0 as f64,
+            },
             mesh: row.generation == Generation::Cdna,
             domain: if rack { RACK } else { node },
             node,

@@ -63,8 +63,8 @@ pub(crate) fn of_micro_batch(
     let context = f64::from(layout.context);
     // Two all-reduces a layer, or gathers and scatters of the same bytes, of 16-bit activations.
     let tensor = if tp > 1.0 {
-        let bytes = 2.0 * 2.0 * (tp - 1.0) / tp * t * stage.hidden * 2.0 * stage.layers;
-        let steps = 2.0 * stage.layers * (tp - 1.0);
+        let bytes = 2.0 * (tp - 1.0) / tp * t * stage.hidden * 2.0 * stage.blocks();
+        let steps = stage.blocks() * (tp - 1.0);
         p.at(traits.tensor_exposed) * (bytes / bandwidths.group(tp, 1.0) + steps * p.at(P::Latency))
     } else {
         0.0
@@ -129,7 +129,12 @@ impl DataExchange {
         let sharding = job.layout.sharding;
         if !sharding.shares_parameters() {
             let gathered = if sharding == Sharding::None { width } else { 2.0 };
-            let step = part(group) * (width + gathered) * trained / bandwidth;
+            // Experts have copies on fewer ranks, which are farther apart.
+            let apart = f64::from(job.layout.expert);
+            let copies = (group * stage.tensor / apart).max(1.0);
+            let shared = part(group) * dense / bandwidth;
+            let routed = part(copies) * experts / bandwidths.group(copies, apart);
+            let step = (width + gathered) * (shared + routed) * trained / all;
             return DataExchange { gather: 0.0, scatter: 0.0, step };
         }
         let shards = Stage::shards(job);

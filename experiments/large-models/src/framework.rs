@@ -154,10 +154,13 @@ impl Traits {
 /// Releases of Megatron-Bridge from this month on (years x 12 + month) have fused attention with a learnt sink beside the scores.
 const SINKS: u32 = 2026 * 12 + 5;
 
-/// Whether a model's attention has sinks (GPT-OSS) for which Transformer Engine had no fused kernel yet.
+/// Whether the job's attention has sinks for which Transformer Engine had no fused kernel yet.
 fn lacks_sinks(job: &TrainingJob) -> bool {
-    let name = job.model.name.to_lowercase().replace(['-', '_', ' '], "");
-    job.framework == Framework::MegatronBridge
-        && name.contains("gptoss")
-        && job.release.is_some_and(|release| release < SINKS)
+    let early = job.release.is_some_and(|release| release < SINKS);
+    job.framework == Framework::MegatronBridge && early && is_gpt_oss(job)
+}
+
+/// Whether the model is GPT-OSS, whose attention has sinks and windows.
+pub(crate) fn is_gpt_oss(job: &TrainingJob) -> bool {
+    job.model.name.to_lowercase().replace(['-', '_', ' '], "").contains("gptoss")
 }

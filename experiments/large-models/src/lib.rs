@@ -26,3 +26,5 @@ pub mod rows;
 pub mod score;
 mod stage;
 pub mod step;
+#[cfg(test)]
+mod tests;

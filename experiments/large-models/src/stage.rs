@@ -1,5 +1,6 @@
 //! What an average stage of the pipeline computes on one rank in one micro-batch, in elements, bytes and FLOPs.
 
+use crate::framework::is_gpt_oss;
 use crate::job::TrainingJob;
 use crate::kernels::Product;
 use crate::layout::Sharding;
@@ -38,6 +39,11 @@ impl Stage {
             hidden: f64::from(job.model.hidden),
             micro_batches: layout.micro_batches(),
         }
+    }
+
+    /// Attentions, mixers and feed-forward networks; a layer of a transformer has two.
+    pub(crate) fn blocks(&self) -> f64 {
+        self.attention + self.mamba + self.dense + self.mixtures
     }
 
     /// Every product of the forward pass of the blocks.
@@ -103,19 +109,21 @@ impl Stage {
             Some(latent) => f64::from(latent.plain_dim + latent.rotary_dim + latent.value_dim) / 2.0,
             None => job.model.head_width(),
         };
-        [4.0 * scores * width, scores]
+        let seen = seen(job);
+        [4.0 * scores * width * seen, scores * seen]
     }
 
     /// Bytes of activations that the kernels between products read and write, if each fused kernel did so once; forward.
     pub(crate) fn element_bytes(&self, job: &TrainingJob) -> f64 {
         let model = &job.model;
         let shared = if job.layout.sequence_parallel { self.tensor } else { 1.0 };
-        let norms = 20.0 * self.hidden * self.tokens * self.layers / shared;
-        let inner = match model.experts {
-            Some(experts) => f64::from(experts.top_k * experts.ffn + experts.shared_ffn) * self.mixtures,
-            None => f64::from(model.ffn) * self.dense,
-        };
+        let norms = 10.0 * self.hidden * self.tokens * self.blocks() / shared;
+        let experts =
+            model.experts.map_or(0.0, |experts| f64::from(experts.top_k * experts.ffn + experts.shared_ffn));
+        let inner = experts * self.mixtures + f64::from(model.ffn) * self.dense;
         let activations = (if model.gated { 6.0 } else { 4.0 }) * inner;
+        // A state-space mixer convolves, gates and norms what its first product gives.
+        let mixers = 10.0 * MIXER[0] * self.hidden * self.mamba;
         let heads = match model.latent {
             Some(latent) => {
                 f64::from(model.heads)
@@ -123,7 +131,7 @@ impl Stage {
             }
             None => f64::from(model.heads + 2 * model.kv()) * model.head_width(),
         };
-        norms + (activations + 4.0 * heads * self.attention) * self.tokens / self.tensor
+        norms + (activations + 4.0 * heads * self.attention + mixers) * self.tokens / self.tensor
     }
 
     /// Bytes of the tokens that go to experts and back in the order of experts; forward.
@@ -151,4 +159,13 @@ impl Stage {
             _ => group,
         })
     }
+}
+
+/// The share of all pairs of tokens that attention sees: in GPT-OSS every second layer looks at the last 128 tokens alone (its model card).
+fn seen(job: &TrainingJob) -> f64 {
+    if !is_gpt_oss(job) {
+        return 1.0;
+    }
+    // Half of the pairs of causal attention are left out already.
+    0.5 + 0.5 * (2.0 * 128.0 / f64::from(job.layout.sequence)).min(1.0)
 }

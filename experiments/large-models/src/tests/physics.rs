@@ -1,10 +1,16 @@
 //! The physics of steps, held against what others published. Needs `ALLFOLD_DATA`.
+//!
+//! ```text
+//! cargo test -p allfold-large-models --lib -- --ignored --nocapture physics::scores            scores of systems left out; DETAIL=1: by system
+//! cargo test -p allfold-large-models --lib -- --ignored --nocapture physics::ablation          the same without each term
+//! cargo test -p allfold-large-models --lib -- --ignored physics::write_parameters              parameters.toml again
+//! ```
 
-use allfold_large_models::fit::{StepFit, StepSample, fit};
-use allfold_large_models::interval::{KnownStep, StepPredictor};
-use allfold_large_models::parameters::{IntervalScales, StepParameterRow, StepParameters};
-use allfold_large_models::rows::{TrainingRow, read};
-use allfold_large_models::step::step;
+use crate::fit::{StepFit, StepSample, fit};
+use crate::interval::{KnownStep, StepPredictor};
+use crate::parameters::{IntervalScales, StepParameterRow, StepParameters};
+use crate::rows::{TrainingRow, read};
+use crate::step::step;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -93,10 +99,9 @@ fn print_scores(label: &str, rows: &[TrainingRow], errors: &[f64]) {
 fn scores() {
     let Some(rows) = rows() else { return };
     let prior = StepParameterRow::published();
-    let time = std::time::Instant::now();
     let all: Vec<_> = rows.iter().map(sample).collect();
     let whole = fit(&all, prior, &StepParameters::published());
-    println!("{} rows, fit {:.2} s", rows.len(), time.elapsed().as_secs_f64());
+    println!("{} rows", rows.len());
     let error = |row: &TrainingRow, parameters: &StepParameters| {
         step(&row.job, parameters).total() / row.step_s.unwrap() - 1.0
     };
@@ -106,7 +111,6 @@ fn scores() {
         &rows.iter().map(|row| error(row, &whole.parameters)).collect::<Vec<_>>(),
     );
     let out = folds(&rows, prior, &whole.parameters);
-    println!("folds {:.2} s", time.elapsed().as_secs_f64());
     let errors: Vec<f64> = rows.iter().map(|row| error(row, &out[&row.system].parameters)).collect();
     print_scores("left out", &rows, &errors);
     let (scales, held) = intervals(&rows, &out);
@@ -225,7 +229,7 @@ fn write_parameters() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/parameters.toml");
     let round = |value: f64| format!("{value:.4e}").parse::<f64>().unwrap();
     let mut text = String::from(
-        "# Physical parameters of a step of a large model (see parameters.rs), written by\n# cargo test -p allfold-large-models --test physics -- --ignored write_parameters\n",
+        "# Physical parameters of a step of a large model (see parameters.rs), written by\n# cargo test -p allfold-large-models --lib -- --ignored physics::write_parameters\n",
     );
     text += &format!(
         "\n[intervals]\ndense = {:?}\nexperts = {:?}\n",
@@ -240,6 +244,61 @@ fn write_parameters() {
         );
     }
     std::fs::write(path, text).unwrap();
+}
+
+/// Terms of the physics, and the parameters with which they vanish.
+const TERMS: [(&str, &[(&str, f64)]); 14] = [
+    (
+        "tensor exchanges",
+        &[
+            ("tensor", 1e-9),
+            ("tensor.2022", 1e-9),
+            ("tensor.TransformerEngine", 1e-9),
+            ("tensor.asynchronous", 1e-9),
+        ],
+    ),
+    ("context exchanges", &[("context", 1e-9)]),
+    ("all-to-all of experts", &[("experts", 1e-9)]),
+    ("network of all-to-all", &[("experts.network", 1e-9)]),
+    ("launches", &[("host", 1e-9), ("host.experts", 1e-9)]),
+    ("time of each expert", &[("expert", 1e-9)]),
+    ("messages between stages", &[("pipeline", 1e-9)]),
+    ("hidden exchanges", &[("hidden", 1e-9)]),
+    ("contention of hidden exchanges", &[("contention", 1e-9), ("contention.FSDP1", 1e-9)]),
+    (
+        "kernels between products",
+        &[
+            ("passes.Megatron", 1e-9),
+            ("passes.eager", 1e-9),
+            ("passes.compiled", 1e-9),
+            ("passes.XLA", 1e-9),
+            ("passes.TransformerEngine", 1e-9),
+            ("passes.permutation", 1e-9),
+            ("passes.loss", 1e-9),
+        ],
+    ),
+    ("scores through memory", &[("attention.passes", 1e-9)]),
+    ("casts", &[("passes.cast", 1e-9)]),
+    ("alignment", &[("products.misaligned", 1.0)]),
+    ("uneven stages", &[("uneven", 1e-9), ("uneven.Bridge", 1e-9)]),
+];
+
+#[test]
+#[ignore = "prints scores without each term; minutes"]
+fn ablation() {
+    let Some(rows) = rows() else { return };
+    for (term, without) in TERMS {
+        let mut prior = StepParameterRow::published().to_vec();
+        for (name, value) in without {
+            let row = prior.iter_mut().find(|row| row.name == *name).unwrap();
+            (row.prior, row.std_dev) = (*value, 0.0);
+        }
+        let out = folds(&rows, &prior, &StepParameters::published());
+        let error = |row: &TrainingRow| {
+            step(&row.job, &out[&row.system].parameters).total() / row.step_s.unwrap() - 1.0
+        };
+        print_scores(term, &rows, &rows.iter().map(error).collect::<Vec<_>>());
+    }
 }
 
 fn detail(rows: &[TrainingRow], errors: &[f64], whole: &StepFit) {
@@ -297,7 +356,7 @@ fn detail(rows: &[TrainingRow], errors: &[f64], whole: &StepFit) {
         for (row, error) in rows.iter().zip(errors) {
             let t = step(&row.job, &whole.parameters);
             let l = &row.job.layout;
-            let parts: Vec<String> = allfold_large_models::step::StepTime::PARTS
+            let parts: Vec<String> = crate::step::StepTime::PARTS
                 .iter()
                 .zip(t.parts())
                 .filter(|(_, s)| *s > 0.01 * t.total())
