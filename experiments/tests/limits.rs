@@ -101,6 +101,7 @@ fn run_of(command: &str) -> (&'static str, &'static str) {
         "scale" => ("", "--config MLP --ranks 1 --modeled-only"),
         "scale workload" => ("gpt2-xl", "--ranks 1"),
         "scale collective" => ("all_reduce", "--algo ring --ranks 2 --size 8"),
+        "plan" => ("llama3-8b", "--gpus 8"),
         "launch" => ("", "--ranks 1 -- true"),
         "hangs" => ("", "--cases 1"),
         "triage" => ("no/such/folder", ""),

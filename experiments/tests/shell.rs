@@ -11,7 +11,7 @@ use common::{allfold, folder, said};
 use std::process::Command;
 
 /// A short run of every command. RUN, RECORDS and FLIGHT are files that the commands read, MLP a configuration, OUT a folder.
-const RUNS: [&str; 20] = [
+const RUNS: [&str; 21] = [
     "verify barrier --ranks 1..4",
     "show all_reduce --algo ring --ranks 2",
     "bench barrier --backend threads --ranks 2 -n 1 -w 0",
@@ -21,6 +21,7 @@ const RUNS: [&str; 20] = [
     "compare --config MLP --ranks 2 --strategies ddp --modeled-only",
     "predict --help",
     "scale --config MLP --ranks 2 --modeled-only",
+    "plan llama3-8b --gpus 8 --gpu H100",
     "machines",
     "report --from RECORDS --out OUT",
     "launch -n 1 -- echo text",

@@ -119,3 +119,80 @@ pub enum Framework {
     /// JAX with Transformer Engine's kernels.
     XlaTransformerEngine,
 }
+
+impl Framework {
+    /// Every framework.
+    pub const ALL: [Framework; 12] = [
+        Framework::MegatronBridge,
+        Framework::MegatronCore,
+        Framework::Megatron2022,
+        Framework::Megatron2021,
+        Framework::MegatronDeepspeed,
+        Framework::HuggingfaceDeepspeed,
+        Framework::Automodel,
+        Framework::Foundry,
+        Framework::Torchtitan,
+        Framework::TorchtitanEager,
+        Framework::Xla,
+        Framework::XlaTransformerEngine,
+    ];
+
+    /// The name in files and on command lines: `megatron-bridge`.
+    pub fn name(self) -> String {
+        written(self)
+    }
+
+    /// The framework of this name.
+    ///
+    /// # Errors
+    /// Another name; all names are listed.
+    pub fn named(text: &str) -> Result<Framework, String> {
+        pick("framework", text, &Framework::ALL)
+    }
+}
+
+impl OperandPrecision {
+    /// Every precision.
+    pub const ALL: [OperandPrecision; 7] = [
+        OperandPrecision::F32,
+        OperandPrecision::Bf16,
+        OperandPrecision::F16,
+        OperandPrecision::Fp8,
+        OperandPrecision::Fp8Rows,
+        OperandPrecision::Mxfp8,
+        OperandPrecision::Nvfp4,
+    ];
+
+    /// The name in files and on command lines: `bf16`.
+    pub fn name(self) -> String {
+        written(self)
+    }
+
+    /// The precision of this name; `fp16` and `fp32` are known, too.
+    ///
+    /// # Errors
+    /// Another name; all names are listed.
+    pub fn named(text: &str) -> Result<OperandPrecision, String> {
+        let lower = text.to_lowercase();
+        let name = match &*lower {
+            "fp16" => "f16",
+            "fp32" => "f32",
+            other => other,
+        };
+        pick("precision", name, &OperandPrecision::ALL)
+    }
+}
+
+/// The name by which a value is serialized.
+fn written(value: impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| Some(value.as_str()?.to_string())).unwrap_or_default()
+}
+
+/// The value with this name; case makes no difference.
+fn pick<T: Serialize + Copy>(kind: &str, text: &str, all: &[T]) -> Result<T, String> {
+    let lower = text.to_lowercase();
+    let names: Vec<String> = all.iter().map(|value| written(*value)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let at = names.iter().position(|name| *name == lower);
+    at.and_then(|at| all.get(at).copied()).ok_or_else(|| allfold_base::suggest::unknown(kind, text, &names))
+}

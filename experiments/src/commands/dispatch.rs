@@ -1,8 +1,8 @@
 //! The command line: the list of commands, what they share, and the errors of a wrong command line.
 
 use super::{
-    bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, predict, report, scale, shell,
-    show, simulate, train, triage, validate, verify,
+    bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, plan, predict, report, scale,
+    shell, show, simulate, train, triage, validate, verify,
 };
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
@@ -58,6 +58,8 @@ enum Command {
     Compare(compare::Args),
     /// Measure and predict how training scales with ranks
     Scale(scale::Args),
+    /// Rank the layouts of a large model's training on many GPUs, with time, memory, cost and odds
+    Plan(plan::Args),
     /// List the machines that --topology takes by name
     Machines(machines::Args),
     /// Run the standard experiment and report it as one HTML file
@@ -152,6 +154,7 @@ pub fn run() -> CommandResult {
         Command::Report(args) => report::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Machines(args) => machines::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Diff(args) => diff::run(&args),

@@ -10,6 +10,7 @@ pub(crate) mod faults;
 pub(crate) mod hangs;
 pub(crate) mod launch;
 pub(crate) mod machines;
+pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod report;
 pub(crate) mod scale;

@@ -1,8 +1,9 @@
 //! What a change would bring, and what one measurement would tell.
 
-use super::{Plan, PlanTask, RankedLayout, plan};
+use super::{LEAST_ODDS, Plan, PlanTask, RankedLayout, plan};
 use crate::interval::{KnownStep, StepPredictor};
 use crate::job::TrainingJob;
+use crate::memory::memory;
 
 /// The fastest layout after a change of the task.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +56,9 @@ pub fn narrowing(plan: &Plan, predictor: &StepPredictor) -> Option<Narrowing> {
     for part in [8, u32::MAX] {
         for layout in &plan.layouts {
             let job = smaller(&layout.job, part);
+            if memory(&job).fits(job.cluster.capacity) < LEAST_ODDS {
+                continue;
+            }
             let seconds = predictor.predict(&job).seconds;
             let then = predictor.knowing(&[KnownStep { job: &job, seconds }]).predict(&best.job);
             let after = half(then.within80, then.seconds);

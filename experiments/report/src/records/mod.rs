@@ -14,6 +14,7 @@ mod explained;
 mod faults;
 mod lines;
 mod machine;
+mod planning;
 mod proof;
 mod training;
 mod triage;
@@ -26,6 +27,7 @@ pub use explained::TimeSpent;
 pub use faults::FaultSchedules;
 pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
+pub use planning::{PlannedLayout, PlannedRun};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
     Breakdown, BucketLife, EpochScores, LeftOutStrategy, MeasuredComparison, MeasuredEnd, MeasuredLayer,

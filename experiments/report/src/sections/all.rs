@@ -2,7 +2,7 @@
 
 use super::part::Part;
 use super::{
-    accuracy, compare, machine, measured, predicted, proofs, scaling, timeline, training, validated,
+    accuracy, compare, machine, measured, planned, predicted, proofs, scaling, timeline, training, validated,
 };
 use crate::page::Contents;
 use crate::plots::DrawError;
@@ -17,7 +17,8 @@ type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 /// # Errors
 /// A plot cannot be drawn.
 pub fn all(records: &Records) -> Result<Contents, DrawError> {
-    let parts: [Make; 9] = [
+    let parts: [Make; 10] = [
+        planned::part,
         scaling::part,
         predicted::part,
         accuracy::part,

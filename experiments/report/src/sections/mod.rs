@@ -7,6 +7,7 @@ mod machine;
 mod measured;
 mod names;
 mod part;
+mod planned;
 mod predicted;
 mod predicted_curves;
 mod proofs;
