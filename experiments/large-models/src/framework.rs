@@ -13,6 +13,8 @@ pub(crate) struct Traits {
     pub(crate) fused_attention: bool,
     /// Whether its attention on Hopper is the one written for Ampere (FlashAttention 2).
     pub(crate) older_attention: bool,
+    /// Whether its attention on Ampere is the first FlashAttention.
+    pub(crate) first_attention: bool,
     /// Bytes of an element of the gradients that are exchanged.
     pub(crate) gradient_bytes: f64,
     /// The share of the tensor axis' exchanges that is not hidden.
@@ -41,6 +43,7 @@ const MEGATRON: Traits = Traits {
     passes: Physical::PassesMegatron,
     fused_attention: false,
     older_attention: false,
+    first_attention: false,
     gradient_bytes: 2.0,
     tensor_exposed: Physical::TensorExposed,
     hides_gradients: false,
@@ -118,6 +121,7 @@ impl Traits {
             Framework::MegatronCore => CORE,
             Framework::Automodel => Traits { hides_gradients: true, ..CORE },
             Framework::Foundry => Traits {
+                first_attention: true,
                 gradient_bytes: 2.0,
                 contention: Physical::ContentionFirstFsdp,
                 selective: [0.0, 0.0, 0.2, 0.0],

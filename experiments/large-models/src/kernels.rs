@@ -85,13 +85,15 @@ impl Speeds {
         let fused = p.share(by_generation(cluster.generation, ATTENTION));
         let old = cluster.generation == Generation::Volta;
         let narrow_heads = job.model.head_width() <= 64.0 && job.model.latent.is_none();
+        let first = traits.first_attention && cluster.generation == Generation::Ampere;
         let older = traits.older_attention && cluster.generation == Generation::Hopper;
         let attention = peak
             * power
             * fused
             * if old { VOLTA_ATTENTION } else { 1.0 }
             * if narrow_heads { p.at(P::AttentionNarrow) } else { 1.0 }
-            * if older { p.at(P::AttentionOlder) } else { 1.0 };
+            * if older { p.at(P::AttentionOlder) } else { 1.0 }
+            * if first { p.at(P::AttentionFirst) } else { 1.0 };
         Speeds {
             wide,
             blocks,

@@ -68,6 +68,8 @@ physical! {
     AttentionNarrow = "attention.narrow",
     /// Speed of FlashAttention 2 on Hopper.
     AttentionOlder = "attention.older",
+    /// Speed of the first FlashAttention on Ampere.
+    AttentionFirst = "attention.first",
     /// Speed of attention's products where scores are kept in memory, relative to large products.
     AttentionProducts = "attention.products",
     /// Passes of the scores through memory.

@@ -20,6 +20,9 @@ pub(crate) struct Stage {
     pub(crate) micro_batches: f64,
 }
 
+/// The share of all pairs where a sequence is packed from shorter ones: about four of equal length.
+const PACKED: f64 = 0.25;
+
 /// Width of a mixer's first and second product relative to `hidden` (Mamba-2 as in Nemotron-H, 2025).
 const MIXER: [f64; 2] = [4.2, 2.0];
 
@@ -162,7 +165,11 @@ impl Stage {
 }
 
 /// The share of all pairs of tokens that attention sees: in GPT-OSS every second layer looks at the last 128 tokens alone (its model card).
+/// Sequences that are packed into one do not see each other; the lengths of sets for fine-tuning are seldom stated.
 fn seen(job: &TrainingJob) -> f64 {
+    if job.packed {
+        return PACKED;
+    }
     if !is_gpt_oss(job) {
         return 1.0;
     }
