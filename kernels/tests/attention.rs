@@ -23,7 +23,7 @@ fn plain(shape: &AttentionShape, x: &[f64]) -> Vec<f64> {
 
 #[test]
 fn equals_the_definition_and_sees_no_later_key() {
-    let shape = AttentionShape { positions: 70, width: 6, heads: 3, causal: true };
+    let shape = AttentionShape { positions: 70, width: 6, heads: 3, kv_heads: 3, causal: true };
     let mut x = numbers(70 * 18, 5);
     let y = plain(&shape, &x);
     for (t, head) in (0..70).flat_map(|t| (0..3).map(move |h| (t, h))) {
@@ -46,7 +46,7 @@ fn gradients_with_dropout() {
     let stream = DropoutStream { seed: 7, step: 1, layer: 3, first: 2, stride: 1 };
     let dropping = Some(AttentionDropout { kernel: DropoutKernel { share: 0.3 }, stream, first_head: 0 });
     for (positions, heads, n) in [(5, 2, 2), (34, 1, 1)] {
-        let shape = AttentionShape { positions, width: 4, heads, causal: true };
+        let shape = AttentionShape { positions, width: 4, heads, kv_heads: heads, causal: true };
         let run = |x: &[f64]| {
             let (mut saved, mut y) = (vec![9.0; n * heads * positions], vec![9.0; x.len() / 3]);
             shape.forward_dropping(dropping, x, &mut saved, &mut y);

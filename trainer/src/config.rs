@@ -63,7 +63,7 @@ fn check_own_parts(config: &Config) -> Result<()> {
 fn check_together(config: &Config) -> Result<()> {
     let Config { model, data, ddp, .. } = config;
     let single = config.strategy == "single";
-    let (gpt, bert) = (model.name == "gpt", model.name == "bert");
+    let (texts, bert) = (model.predicts_tokens(), model.name == "bert");
     let published = data::DATA.iter().any(|(known, _)| *known == data.name);
     let wrong = [
         (single && ddp.hook != "none", "`ddp.hook` is for ddp's buckets; strategy `single` has none"),
@@ -73,7 +73,7 @@ fn check_together(config: &Config) -> Result<()> {
             "`ddp.broadcast_buffers` is for ddp; strategy `single` has one rank",
         ),
         (
-            (data.flip || data.crop_padding > 0) && (data.name == "text" || gpt || bert),
+            (data.flip || data.crop_padding > 0) && (data.name == "text" || texts || bert),
             "`data.crop_padding` and `data.flip` change pictures, and the data is text: leave them out",
         ),
         (

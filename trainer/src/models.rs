@@ -1,7 +1,7 @@
 //! The networks in one table that configuration and tests read.
 
 pub use allfold_networks::models::{
-    Bert, Cnn, Experts, Gpt, ResNet, Vgg, bert, cnn, gpt, mlp, moe_gpt, resnet, vgg,
+    Bert, Cnn, Experts, Gpt, Llama, ResNet, Vgg, bert, cnn, gpt, llama, mlp, moe_gpt, resnet, vgg,
 };
 
 use crate::added::{Added, Named, no_such_type, typed};
@@ -23,6 +23,7 @@ pub const MODELS: &[(&str, &str)] = &[
     ("vgg19", "a VGG of 19 layers"),
     ("bert", "a transformer that classifies texts"),
     ("gpt", "a transformer that predicts the next token of a text"),
+    ("llama", "a gpt with the blocks of Llama: rotary positions, grouped queries, gated layers"),
 ];
 
 /// Builds a network over samples of a form.
@@ -106,6 +107,7 @@ fn built<F: Float>(config: &Config, samples: SampleForm) -> Result<Network<F>> {
         "vgg19" => convolutions(config, 19, samples),
         "bert" => encoder(config, shape.0 * shape.1 * shape.2, classes),
         "gpt" => transformer(config, shape.0 * shape.1 * shape.2, classes),
+        "llama" => rotary(config, shape.0 * shape.1 * shape.2, classes),
         other => {
             let own = ADDED.find(other).and_then(|own| typed::<BuildModel<F>>(&own.f32, &own.f64));
             let Some(build) = own else { return Err(crate::unknown::unknown("model", other, ADDED.names())) };
@@ -167,6 +169,29 @@ fn transformer<F: Float>(
             moe_gpt(&parts, &Experts { experts, chosen, capacity_factor, balance })
         }
     }
+}
+
+fn rotary<F: Float>(
+    config: &Config,
+    positions: usize,
+    vocabulary: usize,
+) -> allfold_networks::Result<Network<F>> {
+    let ModelConfig { layers, width, heads, rope_base, attention_dropout, tied, .. } = config.model;
+    let kv_heads = if config.model.kv_heads > 0 { config.model.kv_heads } else { heads };
+    let ffn =
+        if config.model.ffn > 0 { config.model.ffn } else { (8 * width).div_ceil(3).next_multiple_of(8) };
+    llama(&Llama {
+        vocabulary,
+        positions,
+        layers,
+        width,
+        heads,
+        kv_heads,
+        ffn,
+        rope_base,
+        attention_dropout,
+        tied,
+    })
 }
 
 /// Applies the keys for every model (synchronised batch norms, frozen parameters, the loss), and checks that groups have members.

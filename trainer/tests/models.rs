@@ -1,12 +1,16 @@
 //! ResNet-18 and a GPT against PyTorch: weights loaded by PyTorch's names, then loss, every gradient and the logits
-//! of an evaluation, in f64. `fixtures/models.py` contains what was computed, and with which weights.
+//! of an evaluation, in f64. `fixtures/models.py` contains what was computed, and with which weights; `fixtures/llama.py` that of a llama
+//! against Hugging Face's, with ten steps of AdamW.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::World;
+use allfold_kernels::nn::Float;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{Forward, Layer, LayerCost, Linear};
-use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
-use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, optim, weights};
+use allfold_trainer::models::{Gpt, Llama, ResNet, gpt, llama, resnet};
+use allfold_trainer::{
+    Batch, Config, Error, Model, Network, RankTrainer, config, data, models, optim, weights,
+};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,6 +118,134 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
         }
         close(&format!("{name} evaluated"), &evaluated, &numbers(&case["evaluated"]), 1e-11);
     }
+}
+
+/// The sum of `values`, their product with the formula of tensor `number`, and their norm.
+fn three(values: &[f64], number: usize) -> [f64; 3] {
+    let other = formula(number + 1000, values.len());
+    let dot = values.iter().zip(other).map(|(value, other)| value * other).sum();
+    [values.iter().sum(), dot, values.iter().map(|value| value * value).sum::<f64>().sqrt()]
+}
+
+/// Trains the llama of a case for ten steps of AdamW, and compares all numbers with Hugging Face's, `within` of 1 plus their size; those
+/// after the tenth step within `at_last`.
+fn llama_is_hugging_faces<F: Float>(
+    name: &str,
+    case: &Value,
+    path: &std::path::Path,
+    (within, at_last): (f64, f64),
+) {
+    let network = || {
+        llama::<F>(&Llama {
+            vocabulary: 96,
+            positions: 12,
+            layers: 2,
+            width: 32,
+            heads: 4,
+            kv_heads: 2,
+            ffn: 56,
+            rope_base: 500.0,
+            attention_dropout: 0.0,
+            tied: name == "tied",
+        })
+        .unwrap()
+    };
+    let config = Config::default().with(|c| {
+        c.strategy = "single".into();
+        c.optimiser.name = "adamw".into();
+        c.optimiser.weight_decay = 0.01;
+    });
+    let tokens: Vec<u32> = (0..24).map(|i| i * 7 % 96).collect();
+    let mut batch = Batch {
+        x: tokens.iter().map(|&token| F::from_f64(f64::from(token))).collect(),
+        labels: tokens.iter().map(|token| (token * 3 + 2) % 96).collect(),
+    };
+    let wide = |values: &[F]| values.iter().map(|value| value.to_f64()).collect::<Vec<_>>();
+    let batch = Mutex::new(&mut batch);
+    let body = |comm| {
+        let mut batch = batch.lock().unwrap();
+        let mut model = Model::new(network(), 0)?;
+        weights::load(path, &mut model)?;
+        model.evaluate(&batch, |_| {});
+        let evaluated = wide(model.logits());
+        let mut rank = RankTrainer::new(&config, network(), &comm)?;
+        rank.start(&mut model)?;
+        let (mut losses, mut grads) = (Vec::new(), Vec::new());
+        for step in 0..10 {
+            losses.push(rank.step(&mut batch, StepInput { lr: 0.01, ..StepInput::default() }, None)?.loss);
+            if step == 0 {
+                grads = wide(&rank.gradients()?);
+            }
+        }
+        rank.download(&mut model.params, &mut model.buffers)?;
+        Ok::<_, Error>((evaluated, losses, grads, wide(&model.params)))
+    };
+    let (evaluated, losses, grads, trained) = World::threads(1).run(body).unwrap().remove(0);
+    let want = numbers(&case["losses"]);
+    close(&format!("{name} losses"), &losses[..9], &want[..9], within);
+    close(&format!("{name} last loss"), &losses[9..], &want[9..], at_last);
+    for (number, place) in network().params().iter().map(|place| {
+        let tensors = case["tensors"].as_array().unwrap();
+        let tensor = tensors.iter().find(|tensor| tensor[0] == *place.name).unwrap();
+        (tensor[1].as_u64().unwrap() as usize, place)
+    }) {
+        for (what, values, within) in [("gradients", &grads, within), ("trained", &trained, at_last)] {
+            let got = three(&values[place.range.clone()], number);
+            close(&format!("{name} {what} {}", place.name), &got, &numbers(&case[what][&place.name]), within);
+        }
+    }
+    let rows: Vec<f64> = evaluated.chunks_exact(96).step_by(8).flatten().copied().collect();
+    if name == "untied" {
+        close("logits", &rows, &numbers(&case["evaluated"]), within);
+    }
+}
+
+#[test]
+fn a_llama_with_hugging_faces_weights_gives_its_numbers() {
+    let fixture: Value = serde_json::from_str(include_str!("../fixtures/llama.json")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["untied", "tied"] {
+        let (case, path) = (&fixture["cases"][name], directory.path().join(name));
+        save(&path, &state_dict(case));
+        llama_is_hugging_faces::<f64>(name, case, &path, (1e-11, 1e-10));
+        // Adam divides by the square root of small moments: in f32 PyTorch's tenth loss is 6e-5 from its own in f64.
+        llama_is_hugging_faces::<f32>(name, case, &path, (1e-5, 2e-4));
+    }
+}
+
+/// Tokens above 65,535, such as 70,001, have rows of their own in the table and in the logits.
+#[test]
+fn tokens_beyond_two_bytes_are_told_apart() {
+    let run = Config::default().with(|c| {
+        c.strategy = "single".into();
+        c.model.name = "llama".into();
+        (c.model.layers, c.model.width, c.model.heads, c.model.tied) = (1, 4, 2, false);
+        c.data.name = "synthetic".into();
+        (c.data.positions, c.data.synthetic_classes) = (3, 70_010);
+    });
+    config::check(&run).unwrap();
+    let network = || models::build::<f32>(&run, data::form(&run).unwrap()).unwrap();
+    let body = |comm| {
+        let mut rank = RankTrainer::new(&run, network(), &comm)?;
+        rank.start(&mut Model::new(network(), 0)?)?;
+        let mut batch = Batch { x: vec![70_001.0, 4_466.0, 3.0], labels: vec![70_009, 4_473, 0] };
+        rank.step(&mut batch, StepInput::default(), None)?;
+        rank.gradients()
+    };
+    let grads = World::threads(1).run(body).unwrap().remove(0);
+    let of = |name: &str| {
+        let network = network();
+        let place = network.params().iter().find(|place| place.name == name).unwrap();
+        grads[place.range.clone()].to_vec()
+    };
+    let touched = |table: &[f32]| {
+        let rows = table.chunks_exact(4).enumerate();
+        rows.filter(|(_, row)| row.iter().any(|g| *g != 0.0)).map(|(row, _)| row).collect::<Vec<_>>()
+    };
+    assert_eq!(touched(&of("model.embed_tokens.weight")), [3, 4_466, 70_001]);
+    let head = of("lm_head.weight");
+    let size = |row: usize| head[row * 4..][..4].iter().map(|g| g.abs()).sum::<f32>();
+    assert!([70_009, 4_473, 0].into_iter().all(|row| size(row) > 100.0 * size(70_008)));
 }
 
 #[test]

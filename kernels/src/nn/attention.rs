@@ -1,10 +1,13 @@
 //! Self-attention of several heads (A. Vaswani et al., NeurIPS 2017), a block of queries at a time.
 //!
 //! ```text
-//! x [N, T, 3 C]: queries, keys and values of H heads of D = C / H numbers each        y [N, T, C]
+//! x [N, T, C + 2 G D]: queries of H heads of D = C / H numbers each, then keys and values of G heads        y [N, T, C]
+//! H / G heads of queries, which are neighbours, share a head of keys and of values: grouped queries, if G is less than H
 //! s = q k^T / sqrt(D) for keys up to the query's own position, or for all;   p = softmax(s);   y = p v
 //! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
 //! ```
+//!
+//! The gradients of keys and values are summed over the heads of queries that share them (J. Ainslie et al., "GQA", EMNLP 2023).
 //!
 //! With dropout, y = r p v, where r is 0 for dropped probabilities and 1 / (1 - share) for the others; then dp = r (dy v^T) and dv = (r
 //! p)^T dy. ds is unchanged: sum(dy y) is still the row's sum of p dp. The backward pass repeats the draws.
@@ -33,6 +36,8 @@ pub struct AttentionShape {
     pub width: usize,
     /// The number of heads, H, a divisor of C.
     pub heads: usize,
+    /// The number of heads of keys and values, G, a divisor of H.
+    pub kv_heads: usize,
     /// Whether a query attends to its own and earlier positions only, instead of all.
     pub causal: bool,
 }
@@ -123,6 +128,7 @@ impl AttentionShape {
     ) {
         let AttentionShape { positions, width, heads, .. } = *self;
         self.lengths(x, saved, y);
+        let step = self.step();
         let (rows, logs) = ((y, positions * width), (saved, heads * positions));
         share_rows_of(SHARE * x.len(), rows, logs, |samples, y, saved| {
             let mut s = vec![F::ZERO; BLOCK * positions];
@@ -130,7 +136,7 @@ impl AttentionShape {
                 .zip(y.chunks_exact_mut(positions * width))
                 .zip(saved.chunks_exact_mut(heads * positions));
             for ((sample, y), saved) in each {
-                let x = &x[sample * positions * 3 * width..][..positions * 3 * width];
+                let x = &x[sample * positions * step..][..positions * step];
                 for head in 0..heads {
                     let [q, k, v] = self.parts(x, head);
                     for rows in self.blocks() {
@@ -166,20 +172,24 @@ impl AttentionShape {
         let AttentionShape { positions, width, heads, .. } = *self;
         self.lengths(x, saved, y);
         assert!(dy.len() == y.len() && dx.len() == x.len());
-        let depth = self.depth();
-        share_rows(dx, positions * 3 * width, |samples, dx| {
+        let (depth, step) = (self.depth(), self.step());
+        share_rows(dx, positions * step, |samples, dx| {
             let (mut p, mut dp) = (vec![F::ZERO; BLOCK * positions], vec![F::ZERO; BLOCK * positions]);
-            for (sample, dx) in samples.zip(dx.chunks_exact_mut(positions * 3 * width)) {
-                let x = &x[sample * positions * 3 * width..][..positions * 3 * width];
+            for (sample, dx) in samples.zip(dx.chunks_exact_mut(positions * step)) {
+                let x = &x[sample * positions * step..][..positions * step];
                 let [y, dy] = [y, dy].map(|y| &y[sample * positions * width..][..positions * width]);
                 for head in 0..heads {
                     let [q, k, v] = self.parts(x, head);
                     let saved = &saved[(sample * heads + head) * positions..][..positions];
                     let at = head * depth;
-                    // The last block is computed first: it writes the gradients of every key, to which the other blocks add.
+                    let [_, key, value] = self.starts(head);
+                    let first_of_group = head % self.group() == 0;
+                    // The last block is computed first: for the first head of a group it writes the gradients of every key, to which the
+                    // other blocks and heads add.
                     for rows in self.blocks().rev() {
                         let (keys, first, more) = self.seen(&rows);
-                        let store = if rows.end == positions { Store::Replace } else { Store::Add };
+                        let writes = first_of_group && rows.end == positions;
+                        let store = if writes { Store::Replace } else { Store::Add };
                         let (p, dp) = (&mut p[..rows.len() * keys], &mut dp[..rows.len() * keys]);
                         matmul(p, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..keys).t());
                         again(p, keys, first, more, self.scale(), &saved[rows.clone()]);
@@ -193,9 +203,8 @@ impl AttentionShape {
                         scores(p, dp, keys, self.scale(), &d);
                         self.drop(dropping, (sample, head), &rows, p);
                         let (p, ds) = (Matrix::new(p, rows.len(), keys), Matrix::new(dp, rows.len(), keys));
-                        let step = 3 * width;
-                        matmul_within(&mut dx[2 * width + at..], step, store, p.t(), dy);
-                        matmul_within(&mut dx[width + at..], step, store, ds.t(), self.rows(q, rows.clone()));
+                        matmul_within(&mut dx[value..], step, store, p.t(), dy);
+                        matmul_within(&mut dx[key..], step, store, ds.t(), self.rows(q, rows.clone()));
                         let dq = &mut dx[rows.start * step + at..];
                         matmul_within(dq, step, Store::Replace, ds, self.rows(k, 0..keys));
                     }
@@ -211,7 +220,7 @@ impl AttentionShape {
             true => n * positions * (positions + 1) / 2,
             false => n * positions * positions,
         };
-        let moved = n * positions * 4 * width;
+        let moved = n * positions * (width + self.step());
         [(4, 5), (10, 8)].map(|(products, others)| {
             let flops = pairs * (products * width + others * heads);
             OpCost::launch(flops, moved * products / 4, size_of::<F>())
@@ -255,19 +264,40 @@ impl AttentionShape {
 
     /// The queries, keys and values of one head in a sample, each from its first element on.
     fn parts<'a, F>(&self, x: &'a [F], head: usize) -> [&'a [F]; 3] {
-        [0, 1, 2].map(|part| &x[part * self.width + head * self.depth()..])
+        self.starts(head).map(|start| &x[start..])
+    }
+
+    /// Where the queries, keys and values of a head begin in a position's numbers.
+    fn starts(&self, head: usize) -> [usize; 3] {
+        let (depth, shared) = (self.depth(), head / self.group());
+        [head * depth, self.width + shared * depth, self.width + (self.kv_heads + shared) * depth]
+    }
+
+    /// The number of heads of queries that share keys and values.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// The number of elements of a position: its queries, keys and values.
+    pub fn step(&self) -> usize {
+        self.width + 2 * self.kv_heads * self.depth()
     }
 
     fn rows<'a, F: Float>(&self, part: &'a [F], rows: Range<usize>) -> Matrix<'a, F> {
-        let step = 3 * self.width;
+        let step = self.step();
         Matrix::within(&part[rows.start * step..], rows.len(), self.depth(), step)
     }
 
     fn lengths<F>(&self, x: &[F], saved: &[F], y: &[F]) {
         let AttentionShape { positions, width, heads, .. } = *self;
         assert!(heads > 0 && width.is_multiple_of(heads), "{heads} heads of {width} numbers");
+        assert!(
+            self.kv_heads > 0 && heads.is_multiple_of(self.kv_heads),
+            "{heads} heads share {}",
+            self.kv_heads
+        );
         let n = y.len() / (positions * width);
-        let want = (n * positions * 3 * width, n * heads * positions, n * positions * width);
+        let want = (n * positions * self.step(), n * heads * positions, n * positions * width);
         assert_eq!((x.len(), saved.len(), y.len()), want, "an attention over {n} samples");
     }
 }
@@ -281,9 +311,9 @@ mod tests {
     use crate::nn::gradcheck::{check, dot, numbers};
 
     fn run(shape: &AttentionShape, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
-        let n = x.len() / (3 * shape.positions * shape.width);
+        let n = x.len() / (shape.positions * shape.step());
         let mut saved = vec![9.0; n * shape.heads * shape.positions];
-        let mut y = vec![9.0; x.len() / 3];
+        let mut y = vec![9.0; n * shape.positions * shape.width];
         shape.forward(x, &mut saved, &mut y);
         (y, saved)
     }
@@ -293,12 +323,36 @@ mod tests {
         for (positions, heads, n, causal) in
             [(3, 2, 2, true), (3, 2, 2, false), (BLOCK + 2, 1, 1, true), (BLOCK + 2, 1, 1, false)]
         {
-            let shape = AttentionShape { positions, width: 4, heads, causal };
-            let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
-            let (y, saved) = run(&shape, &x);
-            let mut dx = vec![9.0; x.len()];
-            shape.backward(&x, &saved, &y, &r, &mut dx);
-            check("x", &x, &dx, |x| dot(&run(&shape, x).0, &r));
+            gradients(AttentionShape { positions, width: 4, heads, kv_heads: heads, causal }, n);
         }
+    }
+
+    #[test]
+    fn gradients_of_grouped_queries() {
+        for (positions, heads, kv_heads, n) in [(3, 4, 2, 2), (BLOCK + 2, 2, 1, 1)] {
+            gradients(AttentionShape { positions, width: 4, heads, kv_heads, causal: true }, n);
+        }
+    }
+
+    fn gradients(shape: AttentionShape, n: usize) {
+        let (x, r) =
+            (numbers(n * shape.positions * shape.step(), 1), numbers(n * shape.positions * shape.width, 2));
+        let (y, saved) = run(&shape, &x);
+        let mut dx = vec![9.0; x.len()];
+        shape.backward(&x, &saved, &y, &r, &mut dx);
+        check("x", &x, &dx, |x| dot(&run(&shape, x).0, &r));
+    }
+
+    /// Keys and values that are shared give the outputs of copies of them.
+    #[test]
+    fn grouped_queries_attend_to_the_keys_of_their_group() {
+        let grouped = AttentionShape { positions: 3, width: 8, heads: 4, kv_heads: 2, causal: true };
+        let x = numbers(3 * grouped.step(), 1);
+        let copied = x.chunks_exact(16).flat_map(|x| {
+            let twice = |part: &[f64]| [&part[..2], &part[..2], &part[2..], &part[2..]].concat();
+            [&x[..8], &twice(&x[8..12]), &twice(&x[12..])].concat()
+        });
+        let copied: Vec<f64> = copied.collect();
+        assert_eq!(run(&grouped, &x).0, run(&AttentionShape { kv_heads: 4, ..grouped }, &copied).0);
     }
 }

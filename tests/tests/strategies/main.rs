@@ -1,6 +1,7 @@
 //! Every strategy of the engine compared with one rank on the whole batch, on every backend, and what strategies refuse.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod bases;
 mod draws;
 mod faults;
 mod memory;
@@ -14,6 +15,8 @@ mod refused;
 mod resumed;
 mod sequence;
 mod shares;
+
+pub(crate) use bases::{digits, gpt, llama, mixture};
 
 use allfold_collectives::World;
 use allfold_collectives::world::WorldKind;
@@ -271,45 +274,6 @@ pub(crate) fn counts<'a>(few: &'a [u32], all: &'a [u32]) -> &'a [u32] {
     if is_long() { all } else { few }
 }
 
-/// A run of ten steps of the digits' network in f64.
-fn digits() -> Config {
-    Config::default().with(|c| {
-        c.model.name = "mlp".into();
-        c.model.hidden = vec![24, 20, 16, 16, 12, 12, 10, 10];
-        c.precision.dtype = ElementType::F64;
-        c.data.train_samples = 240;
-        c.training.max_steps = 10;
-        c.optimiser.lr = 0.05;
-        c.data.validation = 40;
-    })
-}
-
-/// The GPT whose head is tied to its embedding.
-fn gpt() -> Config {
-    digits().with(|c| {
-        c.model.name = "gpt".into();
-        c.data.name = "synthetic".into();
-        c.data.synthetic_samples = 300;
-        c.data.synthetic_classes = 13;
-        c.data.positions = positions();
-        c.model.layers = 4;
-        c.model.width = 16;
-        c.model.heads = 4;
-        c.model.tied = true;
-        c.model.hidden = Vec::new();
-    })
-}
-
-/// The GPT with mixtures of experts, of which some are full and drop tokens.
-fn mixture() -> Config {
-    gpt().with(|c| {
-        c.model.experts = 8;
-        c.model.experts_per_token = 2;
-        c.model.capacity_factor = 1.0;
-        c.model.balance_loss = 0.1;
-    })
-}
-
 /// The row's configuration if `data` ranks have samples of their own.
 pub(crate) fn on(row: &Row, base: &Config, data: u32) -> Config {
     let mut config = base.clone().with(|c| {
@@ -384,8 +348,13 @@ impl Alone {
 #[test]
 fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let all = [1, 2, 3, 4, 6, 8];
-    for (model, base) in [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture())] {
-        let ranks = if model == "mlp" { &all[..] } else { counts(&[2, 3, 8], &all) };
+    let bases = [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture()), ("llama", llama())];
+    for (model, base) in bases {
+        let ranks = match model {
+            "mlp" => &all[..],
+            "llama" => counts(&[2, 4], &all),
+            _ => counts(&[2, 3, 8], &all),
+        };
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
         let alone = Alone::new(base);
         for row in alone.rows() {

@@ -1,6 +1,6 @@
 //! Every strategy on GPUs: on the shim, in f32, by the same drivers as on the CPU.
 
-use super::{ROWS, digits, distance, gpt, mixture, on};
+use super::{ROWS, digits, distance, gpt, llama, mixture, on};
 use allfold_collectives::{Communicator, World};
 use allfold_cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
@@ -89,4 +89,22 @@ fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
     let missing: Vec<_> =
         strategies::STRATEGIES.iter().map(|(name, _)| name).filter(|name| !ran.contains(name)).collect();
     assert_eq!(missing, [&"single"], "strategies without a row");
+}
+
+/// Layers without a kernel are refused by name before anything runs.
+#[test]
+fn a_llama_is_refused_on_gpus_by_its_first_layer_without_a_kernel() {
+    let config = llama().with(|c| {
+        c.strategy = "single".into();
+        c.precision.dtype = ElementType::F32;
+        c.device = "cuda".into();
+    });
+    let (train, test) = data::load(&config).unwrap();
+    let machine: Arc<dyn CudaMachine> = Shim::with(ShimOptions::default()).unwrap();
+    let body = |comm: Communicator| {
+        train_with(&config, &train, &test, &comm, Some(machine.clone()), &mut ()).map(drop)
+    };
+    let error = World::threads(1).run(body).unwrap_err().to_string();
+    let says = "layer `model.layers.0.input_layernorm` has no GPU kernel; set device = \"cpu\"";
+    assert!(error.contains(says), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Every strategy on the clock, compared with the virtual time of a run with its arithmetic.
 
-use crate::{ROWS, digits, gpt, on};
+use crate::{ROWS, digits, gpt, llama, on};
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Costs, Device, Faults, Picos};
@@ -106,6 +106,16 @@ fn the_clock_is_the_virtual_time_of_every_strategy() {
                 compare(row.name, &on(row, &base, data), ranks, device);
             }
         }
+    }
+}
+
+#[test]
+fn the_clock_is_the_virtual_time_of_a_llama() {
+    for (name, ranks) in [("ddp", 2), ("zero3", 4), ("zb_h1", 2), ("tensor", 4), ("1f1b x zero1 x tensor", 4)]
+    {
+        let row = ROWS.iter().find(|row| row.name == name).unwrap();
+        let base = llama().with(|c| (c.training.max_steps, c.training.epochs) = (4, 4));
+        compare(name, &on(row, &base, (row.data)(ranks).unwrap()), ranks, Device::CPU_CORE);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::on_gpus::trained;
 use crate::predicted::{compare, predicted};
-use crate::{ROWS, Row, gpt, on};
+use crate::{ROWS, Row, gpt, llama, on};
 use allfold_collectives::World;
 use allfold_prediction::StepPrediction;
 use allfold_sim::{Device, Faults};
@@ -39,6 +39,26 @@ fn losses_and_weights_have_the_bits_of_a_run_that_keeps_activations() {
             let got = bits(&run(&World::threads(ranks), &recomputing(&config, every)));
             assert_eq!(got, want, "{}, every {every}", row.name);
         }
+    }
+}
+
+/// A llama rotates queries and keys in place.
+#[test]
+fn a_llama_has_the_same_bits_too() {
+    for name in ["single", "zero3", "zb_h1", "tensor"] {
+        let base = llama().with(|c| {
+            c.model.attention_dropout = 0.1;
+            c.training.max_steps = 3;
+            c.training.epochs = 4;
+        });
+        let config = match ROWS.iter().find(|row| row.name == name) {
+            Some(row) => on(row, &base, (row.data)(RANKS).unwrap()),
+            None => base.with(|c| c.strategy = "single".into()),
+        };
+        let ranks = if name == "single" { 1 } else { RANKS };
+        let want = bits(&run(&World::threads(ranks), &config));
+        assert_eq!(bits(&run(&World::threads(ranks), &recomputing(&config, 1))), want, "{name}");
+        compare(name, &recomputing(&config, 1), ranks, Device::CPU_CORE);
     }
 }
 

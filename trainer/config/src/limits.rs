@@ -43,7 +43,7 @@ pub(crate) enum Limit {
 use Limit::{BelowOne, Finite, Inside, NotNegative, Positive, UpToOne, Whole, Within};
 
 /// Every numeric key.
-pub(crate) const LIMITS: [(&str, Limit); 78] = [
+pub(crate) const LIMITS: [(&str, Limit); 81] = [
     ("threads", Whole(1, 1024)),
     ("seed", Whole(0, i64::MAX as u64)),
     ("model.hidden", Whole(1, LARGEST)),
@@ -51,6 +51,9 @@ pub(crate) const LIMITS: [(&str, Limit); 78] = [
     ("model.layers", Whole(1, LARGEST)),
     ("model.width", Whole(1, LARGEST)),
     ("model.heads", Whole(1, LARGEST)),
+    ("model.kv_heads", Whole(0, LARGEST)),
+    ("model.ffn", Whole(0, LARGEST)),
+    ("model.rope_base", Positive),
     ("model.vocabulary", Whole(1, TOKENS)),
     ("model.dropout", BelowOne),
     ("model.attention_dropout", BelowOne),
@@ -73,7 +76,7 @@ pub(crate) const LIMITS: [(&str, Limit); 78] = [
     ("data.positions", Whole(1, LARGEST)),
     ("data.synthetic_samples", Whole(1, SAMPLES)),
     ("data.synthetic_shape", Whole(1, LARGEST)),
-    ("data.synthetic_classes", Whole(1, LARGEST)),
+    ("data.synthetic_classes", Whole(1, TOKENS)),
     ("training.epochs", Whole(1, STEPS)),
     ("training.max_steps", Whole(0, STEPS)),
     ("training.stop_after", Whole(0, STEPS)),

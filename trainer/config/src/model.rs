@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub struct ModelConfig {
-    /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50`, `vgg11`, `vgg13`, `vgg16`, `vgg19`, `bert` or `gpt`.
+    /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50`, `vgg11`, `vgg13`, `vgg16`, `vgg19`, `bert`, `gpt` or `llama`.
     pub name: String,
     /// Widths of the mlp's hidden layers.
     pub hidden: Vec<usize>,
@@ -21,19 +21,25 @@ pub struct ModelConfig {
     /// Whether a resnet begins with the stem for large pictures, which reduces height and width fourfold; whether a vgg ends with the
     /// classifier for pictures of 224x224, with two hidden layers of 4,096.
     pub imagenet_stem: bool,
-    /// Transformer blocks of the gpt or bert.
+    /// Transformer blocks of the gpt, bert or llama.
     pub layers: usize,
-    /// Embedding width of the gpt or bert.
+    /// Embedding width of the gpt, bert or llama.
     pub width: usize,
-    /// Attention heads of the gpt or bert; the number divides the width.
+    /// Attention heads of the gpt, bert or llama; the number divides the width.
     pub heads: usize,
+    /// Heads of keys and values of the llama, each shared by as many heads of queries; the number divides `model.heads`. 0: as many.
+    pub kv_heads: usize,
+    /// Width inside the fully connected layers of the llama; 0: 8/3 of the width, rounded up to a multiple of 8.
+    pub ffn: usize,
+    /// Base of the frequencies by which the llama's positions rotate queries and keys; Llama 3 has 500,000.
+    pub rope_base: f64,
     /// Tokens that the bert knows; 30,522 are those of bert-base-uncased.
     pub vocabulary: usize,
-    /// Whether the gpt's output layer shares the weight of its token embedding.
+    /// Whether the gpt's or llama's output layer shares the weight of its token embedding.
     pub tied: bool,
     /// Dropout probability of the gpt or bert, or of a vgg's classifier for pictures of 224x224; 0: no dropout.
     pub dropout: f64,
-    /// Dropout probability of the gpt's or bert's attention weights; 0: no dropout.
+    /// Dropout probability of the gpt's, bert's or llama's attention weights; 0: no dropout.
     pub attention_dropout: f64,
     /// Experts of each of the gpt's blocks, in place of its fully connected layers; 0: no mixture of experts.
     pub experts: usize,
@@ -72,6 +78,9 @@ impl Default for ModelConfig {
             layers: 4,
             width: 128,
             heads: 4,
+            kv_heads: 0,
+            ffn: 0,
+            rope_base: 10_000.0,
             vocabulary: 30_522,
             tied: true,
             dropout: 0.0,
@@ -92,7 +101,7 @@ impl Default for ModelConfig {
 impl ModelConfig {
     /// Refuses keys of other models.
     pub(crate) fn check(&self) -> Result<()> {
-        let (gpt, bert) = (self.name == "gpt", self.name == "bert");
+        let (gpt, bert, llama) = (self.name == "gpt", self.name == "bert", self.name == "llama");
         let (vgg, resnet) = (self.name.starts_with("vgg"), self.name.starts_with("resnet"));
         let drops = gpt || bert || vgg && self.imagenet_stem;
         let wrong = [
@@ -101,8 +110,8 @@ impl ModelConfig {
                 "`model.dropout` is for models `gpt` and `bert`, and for a vgg with `model.imagenet_stem`; the others drop nothing",
             ),
             (
-                self.attention_dropout > 0.0 && !gpt && !bert,
-                "`model.attention_dropout` is for models `gpt` and `bert`; the others have no attention",
+                self.attention_dropout > 0.0 && !gpt && !bert && !llama,
+                "`model.attention_dropout` is for models `gpt`, `bert` and `llama`; the others have no attention",
             ),
             (self.experts > 0 && !gpt, "`model.experts` are for model `gpt`; the others have none"),
             (
@@ -126,5 +135,10 @@ impl ModelConfig {
             Some((_, why)) => Err(Error((*why).into())),
             None => Ok(()),
         }
+    }
+
+    /// Whether the model predicts the next token of a text.
+    pub fn predicts_tokens(&self) -> bool {
+        ["gpt", "llama"].contains(&self.name.as_str())
     }
 }

@@ -264,6 +264,9 @@ impl Passes {
             | LayerOperation::PositionsPart { .. }
             | LayerOperation::SequencePositions { .. }
             | LayerOperation::Add
+            | LayerOperation::RmsNorm { .. }
+            | LayerOperation::Rope(_)
+            | LayerOperation::Swiglu { .. }
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
         self.accumulate_grad(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)

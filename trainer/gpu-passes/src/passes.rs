@@ -269,7 +269,7 @@ impl Passes {
 
     /// The launch shape of attention layer `l`; in training it includes the random draws of dropout, if the layer has dropout.
     pub(crate) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
-        let LayerOperation::Attention { positions, width, heads, causal, dropped, first_head } =
+        let LayerOperation::Attention { positions, width, heads, causal, dropped, first_head, .. } =
             self.operations[l]
         else {
             return Err(own(&self.network.names()[l]));
@@ -423,11 +423,7 @@ impl Passes {
             }
             LayerOperation::Dropout { .. } if train => self.drop_values(l, queue, (x, y.all()))?,
             LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
-            LayerOperation::BatchNorm { .. }
-            | LayerOperation::RingAttention { .. }
-            | LayerOperation::ExpertRouter { .. }
-            | LayerOperation::ExpertCombine { .. }
-            | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
+            _ => Err(own(&self.network.names()[l]))?,
         }
         Ok(saved)
     }

@@ -34,7 +34,11 @@ pub(crate) fn drops_whole_groups(
 /// Refuses, before anything runs, a layer that the kernels cannot do.
 pub(crate) fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
     match operation {
-        LayerOperation::Own => Err(own(name)),
+        LayerOperation::Own
+        | LayerOperation::RmsNorm { .. }
+        | LayerOperation::Rope(_)
+        | LayerOperation::Swiglu { .. } => Err(own(name)),
+        LayerOperation::Attention { heads, kv_heads, .. } if heads != kv_heads => Err(own(name)),
         LayerOperation::Attention { width, heads, .. }
         | LayerOperation::RingAttention { width, heads, .. }
             if width / (*heads).max(1) > 128 =>

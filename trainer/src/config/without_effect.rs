@@ -67,19 +67,22 @@ fn model(c: &Config, d: &Config) -> Vec<Key> {
     let name = c.model.name.as_str();
     let own = models::ADDED.find(name).is_some();
     let of = |families: &[&str]| own || families.iter().any(|family| name.starts_with(family));
-    let (text, experts) = (of(&["gpt", "bert"]), own || c.model.experts > 0);
+    let (text, experts) = (of(&["gpt", "bert", "llama"]), own || c.model.experts > 0);
     vec![
         key!(c, d, model.hidden, of(&["mlp"]), "model mlp"),
         key!(c, d, model.channels, of(&["cnn"]), "model cnn"),
         key!(c, d, model.batch_norm, of(&["cnn", "vgg"]), "model cnn or a vgg"),
         key!(c, d, model.imagenet_stem, of(&["resnet", "vgg"]), "a resnet or a vgg"),
-        key!(c, d, model.layers, text, "model gpt or bert"),
-        key!(c, d, model.width, text, "model gpt or bert"),
-        key!(c, d, model.heads, text, "model gpt or bert"),
+        key!(c, d, model.layers, text, "model gpt, bert or llama"),
+        key!(c, d, model.width, text, "model gpt, bert or llama"),
+        key!(c, d, model.heads, text, "model gpt, bert or llama"),
         key!(c, d, model.vocabulary, of(&["bert"]), "model bert"),
-        key!(c, d, model.tied, of(&["gpt"]), "model gpt"),
+        key!(c, d, model.tied, of(&["gpt", "llama"]), "model gpt or llama"),
+        key!(c, d, model.kv_heads, of(&["llama"]), "model llama"),
+        key!(c, d, model.ffn, of(&["llama"]), "model llama"),
+        key!(c, d, model.rope_base, of(&["llama"]), "model llama"),
         key!(c, d, model.dropout, of(&["gpt", "bert", "vgg"]), "model gpt, bert or a vgg"),
-        key!(c, d, model.attention_dropout, text, "model gpt or bert"),
+        key!(c, d, model.attention_dropout, text, "model gpt, bert or llama"),
         key!(c, d, model.experts, of(&["gpt"]), "model gpt"),
         key!(c, d, model.experts_per_token, experts, "`model.experts`"),
         key!(c, d, model.capacity_factor, experts, "`model.experts`"),

@@ -104,16 +104,16 @@ pub fn class_names(config: &Config) -> Vec<String> {
     }
 }
 
-/// The shape of a synthetic sample: a picture's, or for the gpt its number of tokens.
+/// The shape of a synthetic sample: a picture's, or for a model of texts its number of tokens.
 fn synthetic_shape(config: &Config) -> (usize, usize, usize) {
     let [channels, height, width] = config.data.synthetic_shape;
-    if config.model.name == "gpt" { (1, 1, config.data.positions) } else { (channels, height, width) }
+    if config.model.predicts_tokens() { (1, 1, config.data.positions) } else { (channels, height, width) }
 }
 
 /// Whether the model looks up arrays of samples as tokens.
 fn tokens(config: &Config) -> Tokens {
     match config.model.name.as_str() {
-        "gpt" => Tokens::Classes,
+        "gpt" | "llama" => Tokens::Classes,
         "bert" => Tokens::Below(config.model.vocabulary),
         _ => Tokens::No,
     }
@@ -147,7 +147,7 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
             samples: config.data.synthetic_samples,
             shape: synthetic_shape(config),
             classes: config.data.synthetic_classes,
-            tokens: config.model.name == "gpt",
+            tokens: config.model.predicts_tokens(),
             seed: config.seed,
         })?),
         other => match ADDED.find(other) {

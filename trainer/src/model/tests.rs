@@ -4,7 +4,7 @@ use crate::layers::{
     Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool,
     Relu,
 };
-use crate::models::{Bert, Cnn, Gpt, bert, cnn, gpt, mlp};
+use crate::models::{Bert, Cnn, Gpt, Llama, bert, cnn, gpt, llama, mlp};
 use crate::{Builder, Config, RankTrainer};
 use allfold_collectives::World;
 use allfold_kernels::nn::{self, PoolShape};
@@ -168,6 +168,33 @@ fn gradients_of_a_tied_gpt_match_differences() {
             let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [3, 1, 2, 4, 2, 0]);
             match_differences((model, rank), (&x, &labels), (1, 1e-5, 1e-8));
         });
+    }
+}
+
+#[test]
+fn gradients_of_a_llama_match_differences() {
+    for tied in [true, false] {
+        let parts = Llama {
+            vocabulary: 5,
+            positions: 3,
+            layers: 2,
+            width: 8,
+            heads: 4,
+            kv_heads: 2,
+            ffn: 6,
+            rope_base: 10.0,
+            attention_dropout: 0.25,
+            tied,
+        };
+        alone(
+            || llama::<f64>(&parts).unwrap(),
+            &Config::default(),
+            |model, rank| {
+                model.params.iter_mut().zip(0..).for_each(|(p, i)| *p += (i * 37 % 101) as f64 / 101.0 - 0.5);
+                let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [3, 1, 2, 4, 2, 0]);
+                match_differences((model, rank), (&x, &labels), (1, 1e-5, 1e-7));
+            },
+        );
     }
 }
 

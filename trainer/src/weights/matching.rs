@@ -91,13 +91,15 @@ fn list(named: &[Named]) -> String {
 /// A tensor to take: its name and place in the file; its elements among the model's parameters, or (`false`) buffers.
 pub(super) type Taken<'a> = (&'a str, StoredTensor, Range<usize>, bool);
 
-/// A name of the gpt's head, and that of the token table, which are one tensor if the head is tied.
-const TIED: (&str, &str) = ("lm_head.weight", "transformer.wte.weight");
+/// The name of the head's weight of a gpt or llama, and those of their token tables: one tensor if the head is tied.
+const HEAD: &str = "lm_head.weight";
+const TABLES: [&str; 2] = ["transformer.wte.weight", "model.embed_tokens.weight"];
 /// The weights that Hugging Face's GPT-2 has the other way round; the first one is not square.
 const CONV1D: [&str; 4] =
     ["attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight"];
-/// The masks of attention that older programs save with a gpt, and the counters of batch norms, which converted files hold as floats.
-const NO_WEIGHTS: [&str; 3] = ["attn.bias", "attn.masked_bias", "num_batches_tracked"];
+/// The masks of attention that older programs save with a gpt, the frequencies that they save with a llama, and the counters of batch
+/// norms, which converted files hold as floats.
+const NO_WEIGHTS: [&str; 4] = ["attn.bias", "attn.masked_bias", "rotary_emb.inv_freq", "num_batches_tracked"];
 
 /// What a file has for a model.
 #[derive(Default)]
@@ -131,8 +133,10 @@ pub(super) fn matched<'a>(
     for &(place, is_param) in places {
         let conv1d = turned && CONV1D.iter().any(|end| place.name.ends_with(end));
         let mut found = names.get(&place.name);
-        let other = if place.name == TIED.0 { TIED.1 } else { TIED.0 };
-        if place.name == TIED.0 || place.name == TIED.1 {
+        let is_table = TABLES.contains(&&*place.name);
+        let table = TABLES.into_iter().find(|table| names.get(table).is_some());
+        let other = if is_table { HEAD } else { table.unwrap_or(TABLES[0]) };
+        if is_table || place.name == HEAD {
             match (found, names.get(other)) {
                 (None, Some(tied)) => {
                     changes.push(format!("`{}` is its `{}`: they are tied", place.name, shown(tied.0)));

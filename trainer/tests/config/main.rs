@@ -197,7 +197,7 @@ fn keys_of_other_models_are_refused() {
         ("model.name = \"bert\"", "model `bert` classifies arrays of tokens; set data.name = \"arrays\""),
         (
             "model.attention_dropout = 0.1",
-            "`model.attention_dropout` is for models `gpt` and `bert`; the others have no attention",
+            "`model.attention_dropout` is for models `gpt`, `bert` and `llama`; the others have no attention",
         ),
         (
             "model.name = \"vgg11\"\nmodel.dropout = 0.5",

@@ -120,7 +120,7 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
         output.say(table)?;
     }
     let (test, set) = (&result.test, config.scored_on());
-    let labelled = if config.model.name == "gpt" { "tokens" } else { "samples" };
+    let labelled = if config.model.predicts_tokens() { "tokens" } else { "samples" };
     output.say(format!(
         "accuracy {:.2} % ({} of {} {set} {labelled}), {set} loss {:.6}",
         test.accuracy() * 100.0,

@@ -4,7 +4,7 @@ use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{AttentionDropout, AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
 
-/// Attention, from `[T, 3 C]` to `[T, C]` per sample. If it drops probabilities, its random draws are those of a
+/// Attention, from `[T, 3 C]` to `[T, C]` per sample; from fewer numbers, if heads of queries share keys and values. If it drops probabilities, its random draws are those of a
 /// [dropout](super::Dropout) layer in its place.
 pub struct Attention {
     shape: Shape,
@@ -36,7 +36,7 @@ impl Attention {
 
 impl<F: Float> Layer<F> for Attention {
     fn inputs(&self) -> usize {
-        3 * self.shape.positions * self.shape.width
+        self.shape.positions * self.shape.step()
     }
 
     fn outputs(&self) -> usize {
@@ -44,9 +44,9 @@ impl<F: Float> Layer<F> for Attention {
     }
 
     fn operation(&self) -> LayerOperation {
-        let Shape { positions, width, heads, causal } = self.shape;
+        let Shape { positions, width, heads, kv_heads, causal } = self.shape;
         let (dropped, first_head) = (self.dropped, self.first_head);
-        LayerOperation::Attention { positions, width, heads, causal, dropped, first_head }
+        LayerOperation::Attention { positions, width, heads, kv_heads, causal, dropped, first_head }
     }
 
     fn cast(&self) -> Cast {

@@ -4,8 +4,11 @@ use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Float, LinearShape as Shape, OpCost};
 
-/// The names of the parameters of a layer in one part.
-const NAMES: &[(&str, &str)] = &[("weight", "bias")];
+/// The names of weight and bias of a layer in one part.
+const NAMES: (&str, &str) = ("weight", "bias");
+
+/// Some outputs of a layer, saved as a layer of its own: the names of its weight and bias, and its number of outputs.
+type LinearPart = ((&'static str, &'static str), usize);
 
 /// A fully connected layer.
 pub struct Linear {
@@ -13,25 +16,31 @@ pub struct Linear {
     rows: usize,
     weight: Init,
     bias: Option<Init>,
-    /// The names of weight and bias; several, if the outputs are saved as several layers of as many outputs each.
-    names: &'static [(&'static str, &'static str)],
+    parts: Vec<LinearPart>,
 }
 
 impl Linear {
     /// A layer from `inputs` to `outputs` numbers per sample, with a bias; initial values are drawn as in PyTorch.
     pub fn new(inputs: usize, outputs: usize) -> Linear {
         let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
-        Linear { shape: Shape { inputs, outputs }, rows: 1, weight: init, bias: Some(init), names: NAMES }
+        Linear::rows(1, (inputs, outputs), init, Some(init))
     }
 
     /// A layer that is applied to `rows` rows per sample; the two `Init` values are those of the weight and of the bias, if any.
     pub fn rows(rows: usize, (inputs, outputs): (usize, usize), weight: Init, bias: Option<Init>) -> Linear {
-        Linear { shape: Shape { inputs, outputs }, rows, weight, bias, names: NAMES }
+        Linear { shape: Shape { inputs, outputs }, rows, weight, bias, parts: vec![(NAMES, outputs)] }
     }
 
     /// This layer with its outputs in parts of equal size, whose weights and biases are tensors with these names.
-    pub fn in_parts(self, names: &'static [(&'static str, &'static str)]) -> Linear {
-        Linear { names, ..self }
+    pub fn in_parts(self, names: &[(&'static str, &'static str)]) -> Linear {
+        let each = self.shape.outputs / names.len();
+        Linear { parts: names.iter().map(|names| (*names, each)).collect(), ..self }
+    }
+
+    /// This layer, which has no bias, with its outputs in parts of these sizes, whose weights are tensors with these names.
+    pub fn in_unlike_parts(self, parts: Vec<(&'static str, usize)>) -> Linear {
+        let parts = parts.into_iter().map(|(weight, outputs)| ((weight, NAMES.1), outputs)).collect();
+        Linear { parts, ..self }
     }
 
     fn weights(&self) -> usize {
@@ -62,10 +71,11 @@ impl<F: Float> Layer<F> for Linear {
     }
 
     fn params(&self) -> Vec<Tensor> {
-        let (outputs, inputs) = (self.shape.outputs / self.names.len(), self.shape.inputs);
-        let weights = self.names.iter().map(|(name, _)| Tensor::new(name, &[outputs, inputs], self.weight));
-        let biases =
-            self.names.iter().filter_map(|(_, name)| Some(Tensor::new(name, &[outputs], self.bias?)));
+        let inputs = self.shape.inputs;
+        let weights = (self.parts.iter())
+            .map(|((name, _), outputs)| Tensor::new(name, &[*outputs, inputs], self.weight));
+        let biases = (self.parts.iter())
+            .filter_map(|((_, name), outputs)| Some(Tensor::new(name, &[*outputs], self.bias?)));
         weights.chain(biases).collect()
     }
 

@@ -27,7 +27,10 @@ mod linear;
 mod operation;
 mod peers;
 mod pool;
+mod rms_norm;
+mod rope;
 mod sequence_parallel;
+mod swiglu;
 mod tensor_parallel;
 mod unit;
 
@@ -47,7 +50,10 @@ pub use linear::Linear;
 pub use operation::LayerOperation;
 pub use peers::{MeshAxis, NoPeers, PassKind, PeerCall, Peers};
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
+pub use rms_norm::RmsNorm;
+pub use rope::Rope;
 pub use sequence_parallel::{SequenceLayerNorm, SequencePositions};
+pub use swiglu::Swiglu;
 pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
 pub use unit::{Elementwise, Gelu, Relu, Tanh, Unit};
 

@@ -1,7 +1,7 @@
 //! The operation of a layer as data, for devices with kernels of their own.
 
 use super::ExpertShape;
-use allfold_kernels::nn::{Conv2dShape, PoolShape};
+use allfold_kernels::nn::{Conv2dShape, PoolShape, RopeShape};
 use std::ops::Range;
 
 /// The formula of a layer and its shape, per sample.
@@ -89,6 +89,24 @@ pub enum LayerOperation {
         /// The number of values in a row.
         width: usize,
     },
+    /// A root mean square norm of each of `rows` rows.
+    RmsNorm {
+        /// The number of rows of a sample.
+        rows: usize,
+        /// The number of values in a row.
+        width: usize,
+        /// The constant that is added to the mean square.
+        eps: f64,
+    },
+    /// A rotation of queries and keys by position.
+    Rope(RopeShape),
+    /// A gated linear unit of each of `rows` rows.
+    Swiglu {
+        /// The number of rows of a sample.
+        rows: usize,
+        /// The number of outputs of a row.
+        width: usize,
+    },
     /// The rectifier, max(x, 0).
     Relu,
     /// The Gaussian error linear unit.
@@ -141,6 +159,8 @@ pub enum LayerOperation {
         width: usize,
         /// The number of heads.
         heads: usize,
+        /// The number of heads of keys and values.
+        kv_heads: usize,
         /// Whether a token attends to itself and earlier tokens only.
         causal: bool,
         /// In training, the share of probabilities that is dropped.

@@ -242,7 +242,7 @@ mod tests {
         let experts = ExpertShape { positions: 4, width: 4, experts: 4, chosen: 2, capacity: 3 };
         let init = Init::Constant(0.5);
         let shared = |layer: &dyn Layer<f64>| layer.sharing_experts(2).unwrap();
-        let attention = AttentionShape { positions: 8, width: 4, heads: 2, causal: true };
+        let attention = AttentionShape { positions: 8, width: 4, heads: 2, kv_heads: 2, causal: true };
         let norm = LayerNorm::new(2, 4);
         let layers: Vec<Box<dyn Layer<f64>>> = vec![
             Box::new(ColumnParallelLinear::new(4, (6, 2), true)),

@@ -29,6 +29,8 @@ struct Part {
     shape: LinearShape,
     bias: bool,
     sharing: PositionSharing,
+    /// The names and outputs of the layer's weights, where it has several.
+    weights: Vec<(&'static str, usize)>,
 }
 
 impl Part {
@@ -40,7 +42,8 @@ impl Part {
     fn alone(&self) -> Linear {
         let init = Init::Constant(0.0);
         let shape = (self.shape.inputs, self.shape.outputs);
-        Linear::rows(self.rows, shape, init, self.bias.then_some(init))
+        let alone = Linear::rows(self.rows, shape, init, self.bias.then_some(init));
+        if self.weights.is_empty() { alone } else { alone.in_unlike_parts(self.weights.clone()) }
     }
 
     fn cost<F: Float>(&self, n: usize) -> LayerCost {
@@ -57,7 +60,13 @@ impl ColumnParallelLinear {
     /// The layer with this rank's `outputs` outputs, for `rows` rows per sample.
     pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> ColumnParallelLinear {
         let shape = LinearShape { inputs, outputs };
-        ColumnParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1) })
+        ColumnParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1), weights: Vec::new() })
+    }
+
+    /// The layer, which has no bias, with several weights of these names and numbers of this rank's outputs.
+    pub fn in_unlike_parts(mut self, weights: Vec<(&'static str, usize)>) -> ColumnParallelLinear {
+        self.0.weights = weights;
+        self
     }
 
     /// The layer with an input whose rows `ranks` ranks share evenly.
@@ -90,7 +99,7 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
     }
 
     fn operation(&self) -> LayerOperation {
-        let Part { rows, shape, bias, sharing } = self.0;
+        let Part { rows, shape, bias, sharing, .. } = self.0;
         let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
         LayerOperation::ColumnParallel { rows, inputs, outputs, bias, sharers }
     }
@@ -133,7 +142,7 @@ impl RowParallelLinear {
     /// The layer with this rank's `inputs` inputs, for `rows` rows per sample.
     pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> RowParallelLinear {
         let shape = LinearShape { inputs, outputs };
-        RowParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1) })
+        RowParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1), weights: Vec::new() })
     }
 
     /// The layer with an output whose rows `ranks` ranks share evenly.
@@ -161,7 +170,7 @@ impl<F: Float> Layer<F> for RowParallelLinear {
     }
 
     fn operation(&self) -> LayerOperation {
-        let Part { rows, shape, bias, sharing } = self.0;
+        let Part { rows, shape, bias, sharing, .. } = self.0;
         let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
         LayerOperation::RowParallel { rows, inputs, outputs, bias, sharers }
     }

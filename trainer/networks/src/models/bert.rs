@@ -131,7 +131,7 @@ impl<F: Float> Stack<'_, F> {
                 ("value.weight", "value.bias"),
             ]);
         let mut y = self.push(&format!("{name}.attention.self"), queries, &[x])?;
-        let shape = nn::AttentionShape { positions, width, heads, causal: false };
+        let shape = nn::AttentionShape { positions, width, heads, kv_heads: heads, causal: false };
         y = self.push(
             &format!("{name}.attention.softmax"),
             Attention::new(shape).dropping(attention_dropout),

@@ -79,8 +79,9 @@ fn build<F: Float>(parts: &Gpt, experts: Option<&Experts>) -> Result<Network<F>>
         };
         let mut y = builder.push(&name("ln_1"), LayerNorm::new(positions, width), &[x])?;
         y = linear(&mut builder, "attn.c_attn", (width, 3 * width), normal, y)?;
-        let attention = Attention::new(nn::AttentionShape { positions, width, heads, causal: true })
-            .dropping(attention_dropout);
+        let attention =
+            Attention::new(nn::AttentionShape { positions, width, heads, kv_heads: heads, causal: true })
+                .dropping(attention_dropout);
         y = builder.push(&name("attn"), attention, &[y])?;
         y = linear(&mut builder, "attn.c_proj", (width, width), before_sum, y)?;
         y = dropped(&mut builder, &name("attn.resid_dropout"), y)?;

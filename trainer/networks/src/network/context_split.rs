@@ -106,7 +106,7 @@ impl ContextSplit {
                 Box::new(PositionsPart::new(positions, width, (index, self.size)))
             }
             LayerOperation::Attention { positions, width, heads, causal: true, dropped, .. } => {
-                let whole = AttentionShape { positions, width, heads, causal: true };
+                let whole = AttentionShape { positions, width, heads, kv_heads: heads, causal: true };
                 Box::new(RingAttention::new(whole, self.size, dropped))
             }
             _ => return None,

@@ -3,6 +3,8 @@
 //! ```text
 //! Linear -> functions of one number -> Linear     column-parallel, narrower, row-parallel
 //! Linear -> Attention -> Linear                   column-parallel by heads of q, k and v, fewer heads, row-parallel
+//! Linear -> Rope -> Attention -> Linear           the same
+//! Linear -> Swiglu -> Linear                      column-parallel by gates and values, narrower, row-parallel
 //! Embedding                                       by rows of the table
 //! Linear at the end                               column-parallel; the loss is computed from logits in parts
 //! ```
@@ -13,11 +15,11 @@
 use super::sequence_split::{Block, SequenceSplit};
 use super::{Network, ParamLayout, ParamSpec};
 use crate::layers::{
-    Attention, ColumnParallelLinear, Gelu, Layer, LayerOperation, Relu, RowParallelLinear,
+    Attention, ColumnParallelLinear, Gelu, Layer, LayerOperation, Relu, Rope, RowParallelLinear, Swiglu,
     VocabParallelEmbedding,
 };
 use crate::{Error, Result};
-use allfold_kernels::nn::{AttentionShape, ClassSplit, Float};
+use allfold_kernels::nn::{AttentionShape, ClassSplit, Float, RopeShape};
 use std::ops::Range;
 
 /// How the ranks of a tensor axis split a layer.
@@ -25,7 +27,7 @@ use std::ops::Range;
 enum Role {
     /// Every rank has the whole layer.
     Whole,
-    /// A rank has some outputs; `heads` if they are those of some heads in q, k and v.
+    /// A rank has some outputs of each weight; `heads` if they are those of some heads in q, k and v, which are one weight.
     Column { heads: Option<usize> },
     /// A rank has some heads.
     Heads,
@@ -57,25 +59,34 @@ fn share(units: usize, index: usize, size: usize) -> Range<usize> {
 fn roles<F: Float>(network: &Network<F>) -> Vec<Role> {
     let operations: Vec<LayerOperation> = network.layers.iter().map(|layer| layer.operation()).collect();
     let mut roles = vec![Role::Whole; operations.len()];
-    // A layer of several tensors of weights, such as BERT's queries, keys and values, is not cut.
-    let has_own =
-        |l: usize| !network.spans[l].tied && !network.shares(l) && network.layers[l].params().len() <= 2;
+    // A layer of several tensors of weights and biases, such as BERT's queries, keys and values, is not cut.
+    let in_parts = |l: usize| {
+        let reader = only_reader(network, l).map(|reader| &operations[reader]);
+        matches!(reader, Some(LayerOperation::Rope(_) | LayerOperation::Swiglu { .. }))
+    };
+    let has_own = |l: usize| {
+        let few = network.layers[l].params().len() <= 2 || in_parts(l);
+        !network.spans[l].tied && !network.shares(l) && few
+    };
     for first in 0..operations.len() {
         if roles[first] != Role::Whole || !has_own(first) {
             continue;
         }
         let LayerOperation::Linear { rows, outputs: width, .. } = operations[first] else { continue };
-        let (mut between, mut heads, mut at) = (Vec::new(), None, first);
+        let (mut between, mut with_heads, mut heads, mut at) = (Vec::new(), Vec::new(), None, first);
         while let Some(next) = only_reader(network, at) {
             match operations[next] {
                 LayerOperation::Relu | LayerOperation::Gelu if heads.is_none() => between.push(next),
-                LayerOperation::Attention { heads: own, .. } if next == first + 1 => heads = Some(own),
+                LayerOperation::Swiglu { .. } if at == first => between.push(next),
+                LayerOperation::Rope(_) if at == first => with_heads.push(next),
+                LayerOperation::Attention { heads: own, .. } if at == first || with_heads == [at] => {
+                    with_heads.push(next);
+                    heads = Some(own);
+                }
                 LayerOperation::Linear { .. } if has_own(next) => {
-                    roles[first] = Role::Column { heads };
+                    roles[first] = Role::Column { heads: heads.filter(|_| !in_parts(first)) };
                     between.iter().for_each(|l| roles[*l] = Role::Narrow { rows, width });
-                    if heads.is_some() {
-                        roles[at] = Role::Heads;
-                    }
+                    with_heads.iter().for_each(|l| roles[*l] = Role::Heads);
                     roles[next] = Role::Row { heads };
                     break;
                 }
@@ -119,7 +130,10 @@ fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<
     for (l, role) in roles.iter().enumerate() {
         let name = &network.names[l];
         let (units, what) = match (role, network.layers[l].operation()) {
-            (Role::Heads, LayerOperation::Attention { heads, .. }) => (heads, "heads"),
+            (Role::Heads, LayerOperation::Attention { heads, kv_heads, .. }) if heads == kv_heads => {
+                (heads, "heads")
+            }
+            (Role::Heads, LayerOperation::Attention { kv_heads, .. }) => (kv_heads, "heads of keys"),
             (Role::Column { heads: None }, LayerOperation::Linear { outputs, .. }) => (outputs, "outputs"),
             (Role::Vocabulary, LayerOperation::Embedding { rows, .. }) => (rows, "rows"),
             _ => continue,
@@ -133,7 +147,7 @@ fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<
                 None => format!("which no divisor of {size} but 1 does"),
             };
             return Err(Error::Config(format!(
-                "{size} ranks cannot share the {units} heads of layer `{name}` evenly; let `parallel.tensor` divide {units}, {hint}"
+                "{size} ranks cannot share the {units} {what} of layer `{name}` evenly; let `parallel.tensor` divide {units}, {hint}"
             )));
         }
         if units < size {
@@ -258,23 +272,39 @@ impl TensorSplit {
         Some(match (self.roles[l], &whole.operation()) {
             (Role::Whole, _) => return self.sequence?.layer(index, whole),
             (Role::Column { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
-                let outputs =
-                    if heads.is_some() { 3 * part(heads, outputs / 3) } else { part(None, outputs) };
+                let weights = whole.params().into_iter().filter(|tensor| tensor.shape.len() == 2);
+                let weights: Vec<_> =
+                    weights.map(|tensor| (tensor.name, part(None, tensor.shape[0]))).collect();
+                let outputs = match heads {
+                    Some(_) => 3 * part(heads, outputs / 3),
+                    None => weights.iter().map(|(_, outputs)| outputs).sum(),
+                };
                 let part = ColumnParallelLinear::new(rows, (inputs, outputs), bias);
+                let part = if weights.len() > 1 { part.in_unlike_parts(weights) } else { part };
                 Box::new(part.sharing_positions(sharers))
             }
             (Role::Row { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
                 let part = RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias);
                 Box::new(part.sharing_positions(sharers))
             }
-            (Role::Heads, &LayerOperation::Attention { positions, width, heads, causal, dropped, .. }) => {
+            (Role::Heads, LayerOperation::Rope(shape)) => {
+                let (heads, width) = (shape.heads / self.size, shape.width / self.size);
+                Box::new(Rope::new(RopeShape { heads, width, ..*shape }))
+            }
+            (
+                Role::Heads,
+                &LayerOperation::Attention { positions, width, heads, kv_heads, causal, dropped, .. },
+            ) => {
                 let own = share(heads, index, self.size);
-                let shape =
-                    AttentionShape { positions, width: part(Some(heads), width), heads: own.len(), causal };
+                let (width, kv_heads) = (part(Some(heads), width), kv_heads / self.size);
+                let shape = AttentionShape { positions, width, heads: own.len(), kv_heads, causal };
                 Box::new(Attention::new(shape).dropping(dropped).from_head(own.start))
             }
             (Role::Narrow { rows, width }, LayerOperation::Relu) => {
                 Box::new(Relu::new(rows * part(None, width)))
+            }
+            (Role::Narrow { rows, .. }, LayerOperation::Swiglu { width, .. }) => {
+                Box::new(Swiglu::new(rows, part(None, *width)))
             }
             (Role::Narrow { rows, width }, _) => Box::new(Gelu::new(rows * part(None, width))),
             (Role::Vocabulary, &LayerOperation::Embedding { positions, rows, width }) => {
@@ -289,7 +319,7 @@ impl TensorSplit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::models::{Gpt, gpt, mlp};
+    use crate::models::{Gpt, Llama, gpt, llama, mlp};
 
     fn small(heads: usize, attention_dropout: f64) -> Network<f32> {
         let parts = Gpt {
@@ -305,10 +335,24 @@ mod tests {
         gpt(&parts).unwrap()
     }
 
+    const LLAMA: Llama = Llama {
+        vocabulary: 13,
+        positions: 4,
+        layers: 2,
+        width: 24,
+        heads: 12,
+        kv_heads: 6,
+        ffn: 20,
+        rope_base: 100.0,
+        attention_dropout: 0.0,
+        tied: false,
+    };
+
     /// Every element of a parameter that is cut is on one rank, and every rank has all other parameters.
     #[test]
     fn the_ranks_elements_make_the_whole() {
-        let networks: [fn() -> Network<f32>; 2] = [|| small(6, 0.0), || mlp(10, &[8, 7, 9], 5).unwrap()];
+        let networks: [fn() -> Network<f32>; 3] =
+            [|| small(6, 0.0), || mlp(10, &[8, 7, 9], 5).unwrap(), || llama(&LLAMA).unwrap()];
         for network in networks {
             for size in [2, 3] {
                 let (whole, split) = (network(), TensorSplit::of(&network(), size).unwrap());
@@ -349,6 +393,8 @@ mod tests {
         let refused = |network: Network<f32>, size| TensorSplit::of(&network, size).unwrap_err().to_string();
         let heads = refused(small(6, 0.0), 4);
         assert!(heads.contains("4 ranks cannot share the 6 heads") && heads.contains("divide 6"), "{heads}");
+        let shared = refused(llama(&LLAMA).unwrap(), 4);
+        assert!(shared.contains("4 ranks cannot share the 6 heads of keys of layer"), "{shared}");
         let few = refused(mlp(10, &[8, 3], 5).unwrap(), 9);
         assert!(few.contains("layer `fc1` has 8 outputs, too few for 9 ranks"), "{few}");
     }
