@@ -128,9 +128,10 @@ pub fn run(args: &Args) -> CommandResult {
     // Rows of large models and tables of training throughput are recognised by their schemas.
     let (rows, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| is_rows_file(file));
-    let runs_left_out = training::check(args, !rows.is_empty(), !files.is_empty(), &mut output)?;
+    let runs_left_out =
+        args.training.check(args.of_runs(), !rows.is_empty(), !files.is_empty(), &mut output)?;
     if !rows.is_empty() {
-        training::run(args, &rows, &mut output)?;
+        training::run(&args.training, [args.leave_one_system_out, args.rows], &rows, &mut output)?;
         if files.is_empty() || runs_left_out {
             return output.close();
         }
@@ -200,6 +201,22 @@ impl Args {
             Args { leave_one_fabric_out: true, .. } => Some(Group::Fabric),
             _ => (self.leave_one_system_out || self.with_one_run).then_some(Group::System),
         }
+    }
+
+    /// The first given flag that is for runs of collectives alone.
+    fn of_runs(&self) -> Option<&'static str> {
+        let flags = [
+            (self.parameters.is_some(), "--parameters"),
+            (self.leave_one_generation_out, "--leave-one-generation-out"),
+            (self.leave_one_fabric_out, "--leave-one-fabric-out"),
+            (self.with_one_run, "--with-one-run"),
+            (!self.without.is_empty(), "--without"),
+            (self.ablation, "--ablation"),
+            (!self.predictor.is_empty(), "--predictor"),
+            (self.plots.is_some(), "--plots"),
+            (self.machine.is_given(), "--topology, --machine, --ranks or --env"),
+        ];
+        flags.into_iter().find_map(|(given, flag)| given.then_some(flag))
     }
 
     /// Refuses a fit to nothing: all runs are of the group that is left out.

@@ -2,6 +2,7 @@
 
 use super::fields::Fields;
 use super::recipe;
+use super::unusable::Unusable;
 use super::words::{has, number_after};
 use crate::job::Framework;
 use crate::layout::{Layout, Sharding};
@@ -24,8 +25,8 @@ pub(super) fn read(
     notes: &str,
     sharding: Sharding,
     framework: Framework,
-) -> Result<Layout, super::Unusable> {
-    let silent = |what: &str| super::Unusable::Silent(format!("{what} not stated"));
+) -> Result<Layout, Unusable> {
+    let silent = |what: &str| Unusable::Silent(format!("{what} not stated"));
     let gpus = row.count("gpus")?.ok_or_else(|| silent("number of GPUs"))?;
     let sequence = row.count("sequence_length")?.ok_or_else(|| silent("sequence length"))?;
     let size = |key: &str| row.count(key).map(|size| size.unwrap_or(1));

@@ -20,6 +20,7 @@ mod recipe;
 mod shapes;
 #[cfg(test)]
 mod tests;
+mod unusable;
 mod words;
 
 use crate::job::{Details, TrainingJob};
@@ -30,6 +31,7 @@ use machine::Machine;
 use recipe::Software;
 use serde_json::Value;
 use std::path::Path;
+use unusable::Unusable;
 use words::has;
 
 /// The greatest length of a file in bytes.
@@ -82,20 +84,6 @@ pub struct RowsFile {
     pub rows: Vec<TrainingRow>,
     /// All other rows.
     pub left_out: Vec<LeftOutRow>,
-}
-
-/// Why a row gives no job.
-enum Unusable {
-    /// The source does not say what is needed.
-    Silent(String),
-    /// The row is wrong: what, and what would be right.
-    Wrong(String),
-}
-
-impl From<String> for Unusable {
-    fn from(what: String) -> Unusable {
-        Unusable::Wrong(what)
-    }
 }
 
 /// Whether a text has rows of training speed in this schema: it describes a model by an object, or one GPU and its rows by layout.

@@ -8,7 +8,6 @@
 
 mod tables;
 
-use super::Args;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_cli::progress;
@@ -43,41 +42,43 @@ impl TrainingArgs {
         .into_iter()
         .find_map(|(given, flag)| given.then_some(flag))
     }
-}
 
-/// Refuses flags that cannot apply to the given files. Runs of collectives beside rows of training for which a flag was given are left
-/// out; returns whether they are.
-pub(super) fn check(args: &Args, rows: bool, runs: bool, output: &mut RunOutput) -> CommandResult<bool> {
-    let of_runs = [
-        (args.parameters.is_some(), "--parameters"),
-        (args.leave_one_generation_out, "--leave-one-generation-out"),
-        (args.leave_one_fabric_out, "--leave-one-fabric-out"),
-        (args.with_one_run, "--with-one-run"),
-        (!args.without.is_empty(), "--without"),
-        (args.ablation, "--ablation"),
-        (!args.predictor.is_empty(), "--predictor"),
-        (args.plots.is_some(), "--plots"),
-        (args.machine.is_given(), "--topology, --machine, --ranks or --env"),
-    ];
-    if let Some((_, flag)) = of_runs.into_iter().find(|(given, _)| *given && rows) {
-        return Err(CommandError::usage(format!(
-            "{flag} is for runs of collectives, and rows of training were given; give each kind in a call of its own"
-        )));
-    }
-    match args.training.given() {
-        Some(flag) if !rows => Err(CommandError::usage(format!(
-            "{flag} is for rows of training, and the files have none; leave the flag out"
-        ))),
-        Some(flag) if runs => {
-            output.say(format!("left out: all runs of collectives, since {flag} is for rows of training"))?;
-            Ok(true)
+    /// Refuses flags that cannot apply to the given files; `of_runs`: a flag that is for runs of collectives alone. Runs of collectives
+    /// beside rows of training for which a flag was given are left out; returns whether they are.
+    pub(super) fn check(
+        &self,
+        of_runs: Option<&str>,
+        rows: bool,
+        runs: bool,
+        output: &mut RunOutput,
+    ) -> CommandResult<bool> {
+        if let Some(flag) = of_runs.filter(|_| rows) {
+            return Err(CommandError::usage(format!(
+                "{flag} is for runs of collectives, and rows of training were given; give each kind in a call of its own"
+            )));
         }
-        _ => Ok(false),
+        match self.given() {
+            Some(flag) if !rows => Err(CommandError::usage(format!(
+                "{flag} is for rows of training, and the files have none; leave the flag out"
+            ))),
+            Some(flag) if runs => {
+                output.say(format!(
+                    "left out: all runs of collectives, since {flag} is for rows of training"
+                ))?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 }
 
-/// Reads the files, predicts and scores their rows.
-pub(super) fn run(args: &Args, files: &[PathBuf], output: &mut RunOutput) -> CommandResult {
+/// Reads the files, predicts and scores their rows. `systems_out`: with each system left out of the fit; `every_row`: prints all.
+pub(super) fn run(
+    args: &TrainingArgs,
+    [systems_out, every_row]: [bool; 2],
+    files: &[PathBuf],
+    output: &mut RunOutput,
+) -> CommandResult {
     let mut read = RowsFile::default();
     for file in files {
         match rows::read(file) {
@@ -99,21 +100,21 @@ pub(super) fn run(args: &Args, files: &[PathBuf], output: &mut RunOutput) -> Com
         );
         return Err(CommandError::usage(format!("every row was left out: {why}")));
     }
-    let left_out = match (args.leave_one_system_out, args.training.leave_one_model_out) {
+    let left_out = match (systems_out, args.leave_one_model_out) {
         (true, _) => Some(ModelLeftOut::System),
         (_, true) => Some(ModelLeftOut::Model),
         _ => None,
     };
     let fitting = progress::spinner("predicting steps");
-    let found = predict_all(&read.rows, left_out, args.training.with_one_row).map_err(CommandError::usage)?;
+    let found = predict_all(&read.rows, left_out, args.with_one_row).map_err(CommandError::usage)?;
     drop(fitting);
     let (recorder, mut stamp) = output.recorder();
     for row in &found {
-        recorder.record(&record(row, args.training.with_one_row), &stamp)?;
+        recorder.record(&record(row, args.with_one_row), &stamp)?;
         // The command names every file: the first record alone has it.
         stamp.command.clear();
     }
-    output.say(tables::report(&found, &read.left_out, args.rows))
+    output.say(tables::report(&found, &read.left_out, every_row))
 }
 
 fn record(found: &PredictedRow<'_>, knows: bool) -> ValidatedTraining {
