@@ -4,7 +4,8 @@ use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_report::records::TriageFound;
-use allfold_triage::{DumpReader, judge, lines, starts};
+use allfold_triage::model::DumpedJob;
+use allfold_triage::{DumpReader, Hung, judge, lines, starts};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -15,9 +16,10 @@ use std::path::{Path, PathBuf};
   allfold triage logs/start-0
   allfold triage nccl_trace_rank_0 nccl_trace_rank_1
   allfold triage dumps.tar.gz stderr.log
+  allfold triage --watch /dumps
 
 Read are Allfold's flight records, dumps of PyTorch's flight recorder (pickle or JSON, of any backend; the file name ends with
-the rank), `ncclras -f json`, torchrun's error.json, and logs, as files, in folders and in archives. Flight records of Allfold
+the rank), NCCL's RAS and Inspector, torchrun's error.json, and logs, as files, in folders and in archives. Flight records of Allfold
 are written when a rank fails: by `allfold launch --log-dir`, or into the folder ALLFOLD_FLIGHT_DIR. A job that hangs writes
 them on `kill -USR2 LAUNCHER`, and goes on, or on Ctrl-C, and ends. The command names the most likely cause with its rank,
 operation and line, the evidence for and against it, and what the dumps do not tell.")]
@@ -28,6 +30,9 @@ pub(crate) struct Args {
     /// How many ranks the job has, 1 to 1048576, where the dumps do not tell: Gloo's lists no ranks of the job
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
     ranks: Option<u32>,
+    /// Wait for dumps, print the verdict as they arrive, and end when it is certain, or on Ctrl-C
+    #[arg(long)]
+    watch: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -38,23 +43,11 @@ pub(crate) struct Args {
 /// A file that is no dump, or a folder without one.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
-    let mut reading = DumpReader::default();
-    let mut earlier = Vec::new();
-    args.ranks.into_iter().for_each(|ranks| reading.ranks(ranks));
-    for path in &args.dumps {
-        let folders =
-            if path.is_dir() { starts(path).map_err(|error| unread(path, &error))? } else { Vec::new() };
-        reading.path(path).map_err(|error| unread(path, &error))?;
-        let with: Vec<&PathBuf> = folders.iter().filter(|start| holds_records(start)).collect();
-        if let Some((newest, before)) = with.split_last() {
-            reading.path(newest).map_err(|error| unread(newest, &error))?;
-            if folders.len() > 1 {
-                output.say(format!("of {} starts, {} is read", folders.len(), newest.display()))?;
-            }
-            earlier.extend(before.iter().map(|path| path.to_path_buf()));
-        }
+    if args.watch {
+        watch(args, &mut output)?;
     }
-    let job = reading.finish().map_err(CommandError::usage)?;
+    let (job, earlier, notes) = gather(args)?;
+    notes.iter().try_for_each(|note| output.say(note))?;
     if job.logs.is_empty() && job.words.is_empty() {
         let none = args.dumps.iter().map(|path| without(path));
         let notes: Vec<String> = none.chain(job.notes).collect();
@@ -74,6 +67,80 @@ pub fn run(args: &Args) -> CommandResult {
         unknown: verdict.unknown.clone(),
     })?;
     output.close()
+}
+
+/// A job as its files show it, the folders of earlier starts, and notes about the folders.
+type Gathered = (DumpedJob, Vec<PathBuf>, Vec<String>);
+
+/// Reads all files.
+fn gather(args: &Args) -> Result<Gathered, CommandError> {
+    let mut reading = DumpReader::default();
+    let (mut earlier, mut notes) = (Vec::new(), Vec::new());
+    args.ranks.into_iter().for_each(|ranks| reading.ranks(ranks));
+    for path in &args.dumps {
+        let folders =
+            if path.is_dir() { starts(path).map_err(|error| unread(path, &error))? } else { Vec::new() };
+        reading.path(path).map_err(|error| unread(path, &error))?;
+        let with: Vec<&PathBuf> = folders.iter().filter(|start| holds_records(start)).collect();
+        if let Some((newest, before)) = with.split_last() {
+            reading.path(newest).map_err(|error| unread(newest, &error))?;
+            if folders.len() > 1 {
+                notes.push(format!("of {} starts, {} is read", folders.len(), newest.display()));
+            }
+            earlier.extend(before.iter().map(|path| path.to_path_buf()));
+        }
+    }
+    Ok((reading.finish().map_err(CommandError::usage)?, earlier, notes))
+}
+
+/// How often the files are looked at, in milliseconds.
+const LOOK_MS: u64 = 500;
+/// After so many looks without a change no more dumps are expected: a rank without one has left none.
+const SETTLED: u32 = 40;
+
+/// Prints a line whenever dumps have arrived, until the verdict is certain.
+#[allow(clippy::disallowed_methods, reason = "dumps are written by other processes, at any time")]
+fn watch(args: &Args, output: &mut RunOutput) -> CommandResult {
+    let (mut seen, mut quiet, mut told) = (Vec::new(), 0, String::new());
+    loop {
+        let files = files(args);
+        quiet = if files == seen { quiet + 1 } else { 0 };
+        seen = files;
+        // A file that has grown since the last look is still being written.
+        let read = if quiet > 0 { gather(args).ok() } else { None };
+        let Some((job, ..)) = read.filter(|(job, ..)| !job.logs.is_empty() || !job.words.is_empty()) else {
+            let waiting = "waiting for dumps".to_string();
+            if told.is_empty() {
+                output.say(&waiting)?;
+                told = waiting;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(LOOK_MS));
+            continue;
+        };
+        let verdict = judge(&job);
+        let said = verdict.causes.first().map_or(&verdict.why, |cause| &cause.said);
+        let sure = if verdict.decided { "" } else { "undecided: " };
+        let line = format!("{} of {} ranks left a dump; {sure}{said}", job.logs.len(), job.size);
+        if line != told {
+            output.say(&line)?;
+            told = line;
+        }
+        if verdict.decided && verdict.hung == Hung::Yes && (job.unseen().count() == 0 || quiet >= SETTLED) {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(LOOK_MS));
+    }
+}
+
+/// The files that are there, with their lengths.
+fn files(args: &Args) -> Vec<(PathBuf, u64)> {
+    let starts = args.dumps.iter().filter_map(|path| starts(path).ok()).flatten();
+    let folders: Vec<PathBuf> = args.dumps.iter().cloned().chain(starts).collect();
+    let within = folders.iter().flat_map(|path| std::fs::read_dir(path).into_iter().flatten().flatten());
+    let all = within.map(|entry| entry.path()).chain(folders.iter().cloned());
+    let mut all: Vec<_> = all.filter_map(|path| Some((path.clone(), path.metadata().ok()?.len()))).collect();
+    all.sort();
+    all
 }
 
 /// What happened in an earlier start of a job, in a line.

@@ -15,7 +15,7 @@
 //! rank.
 
 use crate::judge::of_group;
-use crate::model::{DumpedJob, OpState};
+use crate::model::{DumpedJob, Log, OpState};
 use std::collections::BTreeMap;
 
 /// Operations in which every rank needs every other's part.
@@ -26,7 +26,7 @@ const TOGETHER: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_
 pub struct Straggler {
     /// The rank that entered the operation last.
     pub rank: u32,
-    /// The operation's number in its group.
+    /// The operation's number in its group; the last one's, if it is slow between operations.
     pub sequence: u64,
     /// The time between the first and the last rank, in nanoseconds.
     pub late: i64,
@@ -37,9 +37,50 @@ pub struct Straggler {
 /// For each rank, how long it was in an operation in nanoseconds, its number and its call.
 type Stays = Vec<(i64, u32, u32)>;
 
+/// How many times longer than others a rank is between its calls if it is slow.
+const SLOWER: i64 = 2;
+
+/// Of ranks that send messages: the one that is longest between the end of one call and the next call. Who waits for whom in a pipeline
+/// depends on the order of its stages, and does not tell.
+fn busiest(job: &DumpedJob) -> Option<Straggler> {
+    let sends = |log: &Log| log.ops.iter().any(|op| op.message.is_some() && op.ended > 0);
+    if !job.logs.values().any(sends) {
+        return None;
+    }
+    let typical = |log: &Log| {
+        let mut last = 0;
+        let mut gaps = Vec::new();
+        for op in &log.ops {
+            gaps.extend((last > 0 && op.called >= last).then_some(op.called - last));
+            last = last.max(op.ended);
+        }
+        gaps.sort_unstable();
+        gaps.get(gaps.len() / 2).copied()
+    };
+    let mut all: Vec<(i64, u32)> =
+        job.logs.iter().filter_map(|(rank, log)| Some((typical(log)?, *rank))).collect();
+    all.sort_unstable();
+    let (longest, rank) = all.pop()?;
+    let (next, _) = *all.last()?;
+    if longest < SLOWER * next.max(1) {
+        return None;
+    }
+    let sequence = job.logs.get(&rank)?.ops.last()?.sequence;
+    let (late, ms) = (longest - next, |nanos: i64| nanos as f64 / 1e6);
+    let said = format!(
+        "rank {rank} is slow: it is {:.3} ms between two of its calls, and any other rank at most {:.3} ms",
+        ms(longest),
+        ms(next)
+    );
+    Some(Straggler { rank, sequence, late, said })
+}
+
 /// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and is in
 /// all their records, with times.
 pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
+    if let Some(found) = busiest(job) {
+        return Some(found);
+    }
     let mut operations: BTreeMap<(u32, u64), Stays> = BTreeMap::new();
     for (rank, log) in &job.logs {
         for op in log
@@ -77,7 +118,7 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Log, Op, OpCall, RankGroup};
+    use crate::model::{Op, OpCall, RankGroup};
 
     /// The job of three ranks, each with its own clock, that called all-reduces, which each rank entered and left at these times.
     fn job(ranks: [(i64, [(i64, i64); 2]); 3]) -> DumpedJob {

@@ -11,6 +11,7 @@ use allfold_sim::machines::presets::Preset;
 use allfold_sim::{BytesPerSec, Faults, Link, Picos, Topology};
 use allfold_trainer::models::mlp;
 use allfold_trainer::{Config, Model, Sgd, checkpoint, data, weights};
+use allfold_triage::DumpReader;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::{runs, scaling_tables};
 use std::path::{Path, PathBuf};
@@ -48,7 +49,7 @@ fn training_rows(text: &str) -> Result<RowsFile, String> {
 }
 
 /// All parsers.
-pub const PARSERS: [Parser; 21] = [
+pub const PARSERS: [Parser; 22] = [
     Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
@@ -75,6 +76,7 @@ pub const PARSERS: [Parser; 21] = [
     Parser { name: "weights", run: Reads::Bytes(weights_of) },
     Parser { name: "state_dict", run: Reads::Bytes(state_dict) },
     Parser { name: "pickle", run: Reads::Bytes(weights::read_any_pickle) },
+    Parser { name: "dumps", run: Reads::Bytes(dumps) },
     Parser { name: "checkpoint", run: Reads::Bytes(checkpoint_of) },
 ];
 
@@ -122,6 +124,18 @@ fn weights_of(bytes: &[u8]) {
 fn state_dict(bytes: &[u8]) {
     if let Some(mut model) = model() {
         drop(weights::take_matching(Path::new("fuzz.pt"), bytes, &mut model));
+    }
+}
+
+/// What a rank left, by two of the names that choose a reader; and the verdict.
+fn dumps(bytes: &[u8]) {
+    for name in ["nccl_trace_rank_0", "flight-rank-1"] {
+        let mut reading = DumpReader::default();
+        if reading.bytes(Path::new(name), 1, bytes).is_ok()
+            && let Ok(job) = reading.finish()
+        {
+            drop(allfold_triage::lines(&job, &allfold_triage::judge(&job)));
+        }
     }
 }
 
