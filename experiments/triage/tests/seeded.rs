@@ -36,8 +36,15 @@ fn shares(cases: u64, seed: u64, withheld: Withheld) -> [(f64, f64); 2] {
 
 #[test]
 fn causes_and_ranks_are_named_first() {
-    for (withheld, least) in [(Withheld::None, 92.0), (Withheld::Culprit, 85.0)] {
+    // A random dump or half of them withheld leave many cases open, and may not make a healthy rank the cause.
+    let rows = [
+        (Withheld::None, 94.0, 1.0),
+        (Withheld::Culprit, 94.0, 2.0),
+        (Withheld::Random, 80.0, 2.0),
+        (Withheld::Half, 0.0, 2.0),
+    ];
+    for (withheld, least, most) in rows {
         let [(first, wrong), (_, hung)] = shares(200, 1, withheld);
-        assert!(first >= least && wrong <= 2.0 && hung <= 1.0, "{}: {first} {wrong} {hung}", withheld.name());
+        assert!(first >= least && wrong <= most && hung <= 1.0, "{}: {first} {wrong} {hung}", withheld.name());
     }
 }

@@ -161,3 +161,16 @@ fn dumps_of_two_jobs_and_two_dumps_of_a_rank_are_refused() {
         read(&[("a_0", text(2)), ("b_0", text(2))]).unwrap_err().contains("rank 0 has two flight records")
     );
 }
+
+/// Regression: hosts whose clocks are hours apart, in their first operation, did not come late to it.
+#[test]
+fn clocks_that_are_hours_apart_are_no_late_rank() {
+    let mut reading = DumpReader::default();
+    let text = dump("2.10", "nccl", 2, 0, 1);
+    let later = text.replace(&START.to_string(), &(START + 7200 * SECOND).to_string());
+    for (name, hours, text) in [("trace_0", 0, text), ("trace_1", 7200, later)] {
+        reading.bytes(Path::new(name), START + (hours + 700) * SECOND, text.as_bytes()).unwrap();
+    }
+    let found = judge(&reading.finish().unwrap());
+    assert_eq!((found.causes[0].kind, found.decided), (CauseKind::Network, false), "{found:?}");
+}
