@@ -222,6 +222,37 @@ fn gradients_of_a_bert_match_differences() {
     );
 }
 
+/// A bert ends its blocks with norms, of which the backward pass reads what they saved in the forward pass.
+#[test]
+fn recomputed_blocks_of_a_bert_have_the_same_gradients() {
+    let parts = Bert {
+        vocabulary: 5,
+        positions: 3,
+        most_positions: 4,
+        layers: 3,
+        width: 4,
+        heads: 2,
+        dropout: 0.25,
+        attention_dropout: 0.25,
+        classes: 3,
+    };
+    let of = |every: usize| {
+        let network = || {
+            let mut network = bert::<f64>(&parts).unwrap();
+            network.recompute(every).unwrap();
+            network
+        };
+        let again =
+            network().backward_phases().iter().filter(|p| matches!(p, crate::Phase::Recompute(_))).count();
+        let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [2, 1]);
+        (again, alone(network, &Config::default(), |model, rank| pass(model, rank, &x, &labels)))
+    };
+    let (kept, all, some) = (of(0), of(1), of(2));
+    // Of the twelve layers of a block all but its last norm run again.
+    assert_eq!([kept.0, all.0, some.0], [0, 3 * 11, 2 * 11]);
+    assert!(all.1 == kept.1 && some.1 == kept.1);
+}
+
 #[test]
 fn frozen_layers_have_no_gradient_and_what_they_alone_need_is_not_computed() {
     let mut network = residual();

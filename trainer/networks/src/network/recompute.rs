@@ -130,3 +130,44 @@ impl<F: Float> Network<F> {
         self.layers[l].saved(n).0 as u128 + own
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::{Gpt, gpt};
+
+    #[test]
+    fn layers_whose_results_nobody_reads_do_not_run_again() {
+        let parts = Gpt {
+            vocabulary: 7,
+            positions: 4,
+            layers: 2,
+            width: 8,
+            heads: 2,
+            dropout: 0.0,
+            attention_dropout: 0.0,
+            tied: true,
+        };
+        let mut network = gpt::<f32>(&parts).unwrap();
+        network.recompute(2).unwrap();
+        let phases = network.backward_phases();
+        let first = phases.iter().position(|phase| matches!(phase, Phase::Recompute(_))).unwrap();
+        let again: Vec<&str> = phases[first..]
+            .iter()
+            .map_while(
+                |phase| if let Phase::Recompute(l) = phase { Some(&*network.names()[*l]) } else { None },
+            )
+            .collect();
+        let block = ["ln_1", "attn.c_attn", "attn", "attn.c_proj", "add_1", "ln_2", "mlp.c_fc", "mlp.gelu"];
+        assert_eq!(again, block.map(|part| format!("transformer.h.0.{part}")));
+        // Only the first of two blocks is recomputed, and the network is not cut inside it.
+        assert_eq!(phases.iter().filter(|phase| matches!(phase, Phase::Recompute(_))).count(), 8);
+        let cuts = network.outline().cuts().to_vec();
+        let is_cut = |name: &str| cuts.iter().any(|cut| network.names()[*cut] == name);
+        assert!(
+            !is_cut("transformer.h.0.ln_2")
+                && is_cut("transformer.h.1.ln_1")
+                && is_cut("transformer.h.1.ln_2")
+        );
+    }
+}
