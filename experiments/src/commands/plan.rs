@@ -11,7 +11,7 @@ use allfold_large_models::goodput::{FaultyRun, goodput};
 use allfold_large_models::interval::StepPredictor;
 use allfold_large_models::job::{Framework, OperandPrecision};
 use allfold_large_models::model::LargeModel;
-use allfold_large_models::plan::{Plan, PlanTask, RankedLayout, narrowing, plan, what_if};
+use allfold_large_models::plan::{PlanTask, RankedLayout, RankedPlan, narrowing, plan, what_if};
 use allfold_report::RenderedReport;
 use allfold_report::records::{PlannedLayout, PlannedRun};
 use allfold_sim::machines::presets::Preset;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// Number of GPUs, 1 to 131072
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=131_072), required_unless_present = "budget")]
     gpus: Option<u32>,
-    /// What all GPU hours may cost, such as \"200000 USD\"; sets the number of GPUs with --price and --days
+    /// What all GPU hours may cost, such as "200000 USD"; sets the number of GPUs with --price and --days
     #[arg(long, value_name = "AMOUNT", value_parser = money, requires = "price", requires = "days", conflicts_with = "gpus")]
     budget: Option<Price>,
     /// The GPU, such as H100 or A100-40GB [default: that of --topology, else H100]
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// GPUs of a node, 1 to 72 [default: that of --topology, else 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=72), conflicts_with = "topology")]
     node: Option<u32>,
-    /// Each GPU's share of its node's NICs in one direction, such as \"50 GB/s\" [default: the GPU's usual one]
+    /// Each GPU's share of its node's NICs in one direction, such as "50 GB/s" [default: the GPU's usual one]
     #[arg(long, value_name = "BANDWIDTH", conflicts_with = "topology")]
     nic: Option<Bandwidth>,
     /// Sequences of a step, 1 to 1048576 [default: 4 Mi tokens or a little more, a multiple of the GPUs]
@@ -74,10 +74,10 @@ pub(crate) struct Args {
     /// Days of the whole run, 0.01 to 3650
     #[arg(long, value_name = "DAYS", value_parser = |text: &str| within(text, 0.01, 3650.0))]
     days: Option<f64>,
-    /// The price of a GPU for an hour, such as \"2.5 USD/h\"
+    /// The price of a GPU for an hour, such as "2.5 USD/h"
     #[arg(long, value_name = "PRICE", value_parser = hourly)]
     price: Option<Price>,
-    /// The power of a GPU, such as \"700 W\"
+    /// The power of a GPU, 1 W to 100 kW, such as "700 W"
     #[arg(long, value_name = "POWER", value_parser = watts)]
     power: Option<f64>,
     /// Hours between failures of one GPU with its share of node and network, 1 to 1e9 [default: 50676, as in Llama 3's training]
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> CommandResult {
 }
 
 /// Why no layout fits, and what would be right.
-fn lacking(task: &PlanTask, found: &Plan) -> String {
+fn lacking(task: &PlanTask, found: &RankedPlan) -> String {
     let (model, gpus) = (&task.model.name, task.gpus);
     match found.least_memory {
         Some(least) => format!(

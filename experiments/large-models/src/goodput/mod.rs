@@ -10,7 +10,7 @@
 mod causes;
 
 use allfold_base::hash::SplitMix;
-pub use causes::{CAUSES, Cause, LLAMA3_GPU_HOURS, mean_gpu_hours};
+pub use causes::{CAUSES, FailureCause, LLAMA3_GPU_HOURS, mean_gpu_hours};
 
 /// What stops and slows a run. Times are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -14,14 +14,14 @@ mod stage;
 mod state;
 
 use crate::job::{Framework, TrainingJob};
-use crate::layout::{Recompute, Sharding};
+use crate::layout::Recompute;
 pub use activations::bytes_per_token;
 use allfold_sim::machines::Generation;
 use stage::StageShare;
 
 /// Bytes on each GPU of one stage of the pipeline.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct MemoryUse {
+pub struct JobMemory {
     /// The stage, from 0.
     pub stage: u32,
     /// What is computed again: as the layout says, or, where it does not say, the least that fits.
@@ -44,7 +44,7 @@ pub struct MemoryUse {
     pub context: f64,
 }
 
-impl MemoryUse {
+impl JobMemory {
     /// What `torch.cuda.max_memory_allocated` would say.
     pub fn allocated(&self) -> f64 {
         self.parameters + self.gradients + self.optimizer + self.activations + self.exchange + self.workspace
@@ -124,7 +124,7 @@ impl MemoryMeter {
 }
 
 /// The memory on the fullest stage. Where recomputation is not stated, the least that fits the GPU is taken.
-pub fn memory(job: &TrainingJob) -> MemoryUse {
+pub fn memory(job: &TrainingJob) -> JobMemory {
     let of = |recompute| fullest(job, recompute);
     if job.layout.recompute != Recompute::Unknown {
         return of(job.layout.recompute);
@@ -135,26 +135,26 @@ pub fn memory(job: &TrainingJob) -> MemoryUse {
 }
 
 /// The memory of every stage of the pipeline, the first one first.
-pub fn stages(job: &TrainingJob) -> Vec<MemoryUse> {
+pub fn stages(job: &TrainingJob) -> Vec<JobMemory> {
     let recompute = memory(job).recompute.unwrap_or(Recompute::Full);
     (0..job.layout.pipeline.max(1)).map(|stage| of_stage(job, stage, recompute)).collect()
 }
 
-fn fullest(job: &TrainingJob, recompute: Recompute) -> MemoryUse {
+fn fullest(job: &TrainingJob, recompute: Recompute) -> JobMemory {
     let last = job.layout.pipeline.max(1) - 1;
     // Of the stages between, the first holds most micro-batches.
     let candidates = [0, 1, last].map(|stage| of_stage(job, stage.min(last), recompute));
     candidates
         .into_iter()
-        .fold(MemoryUse::default(), |most, one| if one.needed() > most.needed() { one } else { most })
+        .fold(JobMemory::default(), |most, one| if one.needed() > most.needed() { one } else { most })
 }
 
-fn of_stage(job: &TrainingJob, index: u32, recompute: Recompute) -> MemoryUse {
+fn of_stage(job: &TrainingJob, index: u32, recompute: Recompute) -> JobMemory {
     let (layout, stage) = (&job.layout, StageShare::of(job, index));
     let tokens = f64::from(layout.micro_batch) * f64::from(layout.sequence) / f64::from(layout.context);
     let state = state::State::of(job, &stage);
     let (activations, workspace) = activations::activations(job, &stage, recompute, tokens);
-    let mut used = MemoryUse {
+    let mut used = JobMemory {
         stage: index,
         recompute: Some(recompute),
         parameters: state.parameters,
@@ -189,11 +189,6 @@ fn context(job: &TrainingJob) -> f64 {
     // Libraries hold more code for newer GPUs.
     let libraries = if job.cluster.generation == Generation::Volta { 0.6e9 } else { 1.2e9 };
     libraries + 0.4e9 * communicators
-}
-
-/// Whether parameters are gathered before they are used.
-fn gathers(sharding: Sharding) -> bool {
-    matches!(sharding, Sharding::Zero3 | Sharding::Fsdp | Sharding::Hsdp)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 //! | Megatron-DeepSpeed | 2, 2, 16 | 2, 2, /16 (bf16: 2, 2 + 4, /16) | 2, /2, /16 | /2, /2, /16 |
 //! | PyTorch FSDP, JAX | 4, 4, 8 | 4, 4, /8 | 4, /4, /8 | /4, /4, /8 |
 
-use super::gathers;
 use super::stage::StageShare;
 use crate::job::{Framework, Offload, OperandPrecision, TrainingJob};
 use crate::layout::Sharding;
@@ -135,4 +134,9 @@ fn exchange(job: &TrainingJob, held: &Held, trained: f64) -> f64 {
         return 2.0 * 2.0 * bucket;
     }
     0.0
+}
+
+/// Whether parameters are gathered before they are used.
+fn gathers(sharding: Sharding) -> bool {
+    matches!(sharding, Sharding::Zero3 | Sharding::Fsdp | Sharding::Hsdp)
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::catalog;
 use crate::cluster::Cluster;
 use crate::job::{Details, OperandPrecision};
-use crate::layout::Layout;
+use crate::layout::{Layout, Sharding};
 use crate::model::LargeModel;
 use crate::rows::{self, TrainingRow};
 

@@ -1,6 +1,7 @@
 //! What a change would bring, and what one measurement would tell.
 
-use super::{LEAST_ODDS, Plan, PlanTask, RankedLayout, plan};
+use super::rank::{LEAST_ODDS, RankedLayout, RankedPlan, plan};
+use super::task::PlanTask;
 use crate::interval::{KnownStep, StepPredictor};
 use crate::job::TrainingJob;
 use crate::memory::memory;
@@ -17,7 +18,7 @@ pub struct WhatIf {
 }
 
 /// One more node with the batch grown alike, and twice the network of the nodes.
-pub fn what_if(task: &PlanTask, now: &Plan, predictor: &StepPredictor) -> Vec<WhatIf> {
+pub fn what_if(task: &PlanTask, now: &RankedPlan, predictor: &StepPredictor) -> Vec<WhatIf> {
     let Some(best) = now.layouts.first() else { return Vec::new() };
     let node = task.cluster.node;
     let more = task.gpus + node;
@@ -48,7 +49,7 @@ pub struct Narrowing {
 
 /// The measurement that narrows the interval of the first layout most for each GPU that it takes: the ranked layouts on as many
 /// data-parallel ranks as an eighth of theirs, or as one.
-pub fn narrowing(plan: &Plan, predictor: &StepPredictor) -> Option<Narrowing> {
+pub fn narrowing(plan: &RankedPlan, predictor: &StepPredictor) -> Option<Narrowing> {
     let best = plan.layouts.first()?;
     let half = |[low, high]: [f64; 2], seconds: f64| (high - low) / 2.0 / seconds;
     let before = half(best.step.within80, best.step.seconds);

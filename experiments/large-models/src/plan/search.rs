@@ -1,6 +1,6 @@
 //! All layouts of a task, and why some are not looked at further.
 
-use super::PlanTask;
+use super::task::PlanTask;
 use crate::job::{Framework, TrainingJob};
 use crate::layout::{Layout, Recompute, Sharding};
 use crate::memory::bytes_per_token;

@@ -1,4 +1,10 @@
+use super::rank::LEAST_ODDS;
 use super::*;
+use crate::cluster::Cluster;
+use crate::interval::StepPredictor;
+use crate::job::{Framework, OperandPrecision};
+use crate::layout::Recompute;
+use crate::model::LargeModel;
 
 fn task(model: &str, gpus: u32) -> PlanTask {
     PlanTask {

@@ -1,14 +1,14 @@
 //! A plan as records and as text.
 
 use allfold_cli::columns::columns;
-use allfold_large_models::memory::MemoryUse;
-use allfold_large_models::plan::{Narrowing, Plan, PlanTask, RankedLayout, WhatIf, name};
+use allfold_large_models::memory::JobMemory;
+use allfold_large_models::plan::{Narrowing, PlanTask, RankedLayout, RankedPlan, WhatIf, name};
 use allfold_large_models::step::StepTime;
 use allfold_report::format::grouped;
 use allfold_report::records::{PlannedLayout, PlannedRun};
 
 /// The memory by class in GB.
-fn classes(used: &MemoryUse) -> Vec<(String, f64)> {
+fn classes(used: &JobMemory) -> Vec<(String, f64)> {
     let classes = [
         ("parameters", used.parameters),
         ("gradients", used.gradients),
@@ -51,7 +51,7 @@ pub fn layout(at: usize, ranked: &RankedLayout) -> PlannedLayout {
 }
 
 /// The record of the run, without the figures that tokens or days give.
-pub fn run(task: &PlanTask, plan: &Plan, changes: &[WhatIf], narrow: Option<&Narrowing>) -> PlannedRun {
+pub fn run(task: &PlanTask, plan: &RankedPlan, changes: &[WhatIf], narrow: Option<&Narrowing>) -> PlannedRun {
     PlannedRun {
         model: task.model.name.clone(),
         gpu: task.cluster.gpu.clone(),
