@@ -45,6 +45,10 @@ fn causes_and_ranks_are_named_first() {
     ];
     for (withheld, least, most) in rows {
         let [(first, wrong), (_, hung)] = shares(200, 1, withheld);
-        assert!(first >= least && wrong <= most && hung <= 1.0, "{}: {first} {wrong} {hung}", withheld.name());
+        assert!(
+            first >= least && wrong <= most && hung <= 1.0,
+            "{}: {first} {wrong} {hung}",
+            withheld.name()
+        );
     }
 }
