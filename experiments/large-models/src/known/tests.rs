@@ -64,10 +64,15 @@ fn published_rows_are_predicted_as_well_as_the_results_say() {
     let files = files.iter().filter(|file| is_rows_file(file));
     let rows: Vec<TrainingRow> =
         files.filter_map(|file| read(file).ok()).flat_map(|file| file.rows).collect();
-    let found = predict_all(&rows, None, false).unwrap();
-    assert_eq!(found.len(), rows.len());
-    let all = score::errors(&found, |_| true).unwrap();
-    let [median, p90] = [all.by_rows.median, all.by_rows.p90];
-    assert!(median <= 0.060 && p90 <= 0.23, "{all:?}");
-    assert!(all.by_systems.median <= 0.075 && all.by_systems.p90 <= 0.19, "{all:?}");
+    // The most that the median and the 90th percentile may be, by rows and by systems.
+    for (left_out, by_rows, by_systems) in
+        [(None, [0.055, 0.21], [0.055, 0.15]), (Some(ModelLeftOut::System), [0.075, 0.265], [0.097, 0.195])]
+    {
+        let found = predict_all(&rows, left_out, false).unwrap();
+        assert_eq!(found.len(), rows.len());
+        let all = score::errors(&found, |_| true).unwrap();
+        for (score, most) in [(all.by_rows, by_rows), (all.by_systems, by_systems)] {
+            assert!(score.median <= most[0] && score.p90 <= most[1], "{left_out:?}: {all:?}");
+        }
+    }
 }
