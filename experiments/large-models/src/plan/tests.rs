@@ -62,6 +62,7 @@ fn more_gpus_and_network_bring_something_and_a_measurement_narrows() {
     let narrow = narrowing(&found, &predictor).unwrap();
     assert!(narrow.after < narrow.before * 0.9 && narrow.job.layout.gpus <= 64, "{narrow:?}");
     assert_eq!(narrow.job.layout.check(&task.model), Ok(()));
+    assert!(crate::memory::memory(&narrow.job).fits(task.cluster.capacity) >= LEAST_ODDS);
 }
 
 #[test]
