@@ -28,6 +28,7 @@ use allfold_validation::predict::Predictor;
 use allfold_validation::prepare::{Prepared, PreparedRow};
 use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
+use allfold_validation::spread::{Spread, UnseenRow, spread_of, spreads};
 use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
 use measured::{FEW, LONGEST};
@@ -116,6 +117,25 @@ struct Plan<'a> {
     run: &'a Prepared,
     parameters: Parameters,
     fitted: bool,
+    spreads: Vec<Spread>,
+}
+
+impl<'a> Plan<'a> {
+    /// A run that took no part in the fit of `parameters`.
+    fn unseen(run: &'a Prepared, parameters: Parameters) -> Plan<'a> {
+        Plan { run, parameters, fitted: false, spreads: Vec::new() }
+    }
+}
+
+/// Gives every plan intervals from the errors on all other systems.
+fn give_spreads(plans: &mut [Plan<'_>], terms: Terms) {
+    let unseen: Vec<UnseenRow> =
+        plans.iter().flat_map(|plan| UnseenRow::of(plan.run, &plan.parameters, terms)).collect();
+    let mut known: BTreeMap<&str, Vec<Spread>> = BTreeMap::new();
+    for plan in plans {
+        let system: &str = &plan.run.system;
+        plan.spreads = known.entry(system).or_insert_with(|| spreads(&unseen, Some(system))).clone();
+    }
 }
 
 /// Reads the runs, predicts and scores them.
@@ -254,23 +274,31 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
     let by = args.left_out();
     for run in runs {
         let Some(by) = by else {
-            plans.push(Plan { run, parameters: file.parameters(), fitted: file.has(run) });
+            plans.push(Plan {
+                run,
+                parameters: file.parameters(),
+                fitted: file.has(run),
+                spreads: file.spreads(),
+            });
             continue;
         };
         let group = by.of(run);
         let fit = || cross_validation::without(runs, by, &group, terms);
         let others = others.entry(group.clone()).or_insert_with(fit);
         match (args.with_one_run, cross_validation::companion(runs, run)) {
-            (false, _) => plans.push(Plan { run, parameters: others.clone(), fitted: false }),
+            (false, _) => plans.push(Plan::unseen(run, others.clone())),
             (true, Some(one)) => {
                 let parameters = match cross_validation::is_telling(others, one, run, terms) {
                     true => cross_validation::with_run(others, one, terms),
                     false => others.clone(),
                 };
-                plans.push(Plan { run, parameters, fitted: false });
+                plans.push(Plan::unseen(run, parameters));
             }
             (true, None) => {}
         }
+    }
+    if by.is_some() {
+        give_spreads(&mut plans, terms);
     }
     plans
 }
@@ -289,6 +317,10 @@ fn predict_all(
         for (&predictor, row) in
             predictors.iter().flat_map(|by| plan.run.rows.iter().map(move |row| (by, row)))
         {
+            // NCCL's tuner estimates no all-to-all.
+            if predictor == Predictor::ClosedForm && row.case.tuner_us.is_nan() {
+                continue;
+            }
             jobs.push((jobs.len(), (run, plan, predictor, row)));
         }
     }
@@ -330,6 +362,10 @@ fn predict_row(
 ) -> CommandResult<Validated> {
     let run = plan.run;
     let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(CommandError::run)?;
+    let spread = spread_of(&plan.spreads, &run.setting.machine, row.bytes);
+    // NCCL's own estimate is no fit, and has no interval.
+    let spread = spread.filter(|_| predictor != Predictor::ClosedForm);
+    let interval = spread.map(|spread| spread.around(predicted_us));
     Ok(Validated {
         run: run.name.clone(),
         system: run.system.clone(),
@@ -343,6 +379,7 @@ fn predict_row(
         predicted_us,
         error_factor: factor(predicted_us, row.measured_us),
         fitted: plan.fitted,
+        interval,
     })
 }
 
@@ -395,6 +432,11 @@ fn report(
     }
     output.say("\nscores of what took no part in the fit:")?;
     output.say(columns(&tables::scores(predictors, found)))?;
+    let covered = tables::coverage(predictors, found);
+    if covered.len() > 1 {
+        output.say("\nrows inside the intervals of what took no part in the fit:")?;
+        output.say(columns(&covered))?;
+    }
     let fitted = plans.iter().filter(|plan| plan.fitted).count();
     if fitted > 0 {
         output.say(format!(
@@ -418,7 +460,7 @@ fn ablation(runs: &[Prepared]) -> CommandResult<String> {
         for run in runs.iter().filter(|run| run.nodes <= 10) {
             let fit = || cross_validation::without_system(runs, &run.system, terms);
             let parameters = others.entry(&run.system).or_insert_with(fit).clone();
-            found.extend(predict(&Plan { run, parameters, fitted: false }, Predictor::Physical, terms)?);
+            found.extend(predict(&Plan::unseen(run, parameters), Predictor::Physical, terms)?);
         }
         let mut line = vec![term.map_or("nothing", ModelTerm::name).to_string()];
         for at in 0..BANDS.len() {
@@ -438,7 +480,7 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandRe
     let mut lines = vec![tables::head(&["run"])];
     let mut all = Vec::new();
     for run in runs {
-        let plan = Plan { run, parameters: parameters.clone(), fitted: true };
+        let plan = Plan { fitted: true, ..Plan::unseen(run, parameters.clone()) };
         let rows = predict(&plan, Predictor::Physical, Terms::default())?;
         let mut line = vec![run.name.clone()];
         line.extend(tables::medians(&rows.iter().collect::<Vec<_>>()));

@@ -119,6 +119,7 @@ impl Bench {
                 call: call.clone(),
                 engine: "real_data".into(),
                 time_us: side.time_us,
+                interval: None,
                 algbw_gbps,
                 busbw_gbps,
                 merged_lanes: None,

@@ -134,6 +134,7 @@ impl SimulatedMachine {
             segment: plan.segment,
             faults: self.rules.clone(),
             time_us,
+            interval: None,
             bound_us: Some(outcome.bounds.greatest().0.as_micros()),
             algbw_gbps,
             busbw_gbps,

@@ -10,6 +10,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform, TUNED};
+use allfold_report::format::time;
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::files::{NcclTopology, is_node_file, refuse_foreign};
 use allfold_sim::machines::presets::Preset;
@@ -17,6 +18,7 @@ use allfold_sim::machines::{Description, Machine};
 use allfold_sim::{Topology, json_error, read_text_at_most};
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
+use allfold_validation::spread::{Spread, spread_of};
 use std::path::Path;
 
 /// How NCCL is set up.
@@ -29,6 +31,8 @@ pub struct NcclOptions {
     pub parameters: Parameters,
     /// The terms of the model.
     pub terms: Terms,
+    /// The intervals of predictions.
+    pub spreads: Vec<Spread>,
 }
 
 impl NcclOptions {
@@ -37,11 +41,13 @@ impl NcclOptions {
     /// # Errors
     /// The parameters cannot be read.
     pub fn published() -> CommandResult<NcclOptions> {
+        let file = ParameterFile::published().map_err(CommandError::run)?;
         Ok(NcclOptions {
             overrides: Overrides::default(),
             library: Library::default(),
-            parameters: ParameterFile::published().map_err(CommandError::run)?.parameters(),
+            parameters: file.parameters(),
             terms: Terms::default(),
+            spreads: file.spread,
         })
     }
 }
@@ -112,8 +118,19 @@ impl NcclMachine {
             tree_hash: None,
             order_class: None,
         };
+        let spread = spread_of(&self.options.spreads, &self.setting.machine, bytes);
+        let interval = spread.map(|spread| spread.around(found.time_us));
+        let within = interval.map_or(String::new(), |ends| {
+            format!(
+                " (80 % {} to {}, 95 % {} to {})",
+                time(ends.low_us),
+                time(ends.high_us),
+                time(ends.low95_us),
+                time(ends.high95_us)
+            )
+        });
         let line = format!(
-            "# {bytes} B: {}/{}, {} of {} channels; {} {:.1} us, {} {:.1} us",
+            "# {bytes} B: {}/{}, {} of {} channels{within}; {} {:.1} us, {} {:.1} us",
             case.algorithm,
             case.protocol,
             case.used,
@@ -123,7 +140,8 @@ impl NcclMachine {
             Predictor::ClosedForm.name(),
             case.tuner_us
         );
-        Ok(NcclTimed { record: record(call, &self.topology, &found, collective), line })
+        let record = SimulatedCollective { interval, ..record(call, &self.topology, &found, collective) };
+        Ok(NcclTimed { record, line })
     }
 }
 
@@ -144,6 +162,7 @@ fn record(
         segment: None,
         faults: Vec::new(),
         time_us: found.time_us,
+        interval: None,
         bound_us: found.bound_us,
         algbw_gbps,
         busbw_gbps,

@@ -87,6 +87,7 @@ mod tests {
             predicted_us: 10.0 * factor,
             error_factor: factor,
             fitted: false,
+            interval: None,
         }
     }
 

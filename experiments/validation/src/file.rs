@@ -13,7 +13,8 @@
 
 use crate::fit::Fit;
 use crate::prepare::Prepared;
-use allfold_nccl_model::physics::{PARAMETERS, Parameters};
+use crate::spread::{Spread, spreads, unseen};
+use allfold_nccl_model::physics::{PARAMETERS, Parameters, Terms};
 use allfold_sim::suggest::unknown;
 use allfold_sim::{expected, line_and_column};
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub struct ParameterFile {
     /// The parameters; those that are missing keep their values before fitting.
     #[serde(default)]
     pub parameter: Vec<FittedParameter>,
+    /// The intervals of predictions, from systems left out of the fit; empty where there was one system only.
+    #[serde(default)]
+    pub spread: Vec<Spread>,
 }
 
 /// A fitted parameter and its interval.
@@ -114,6 +118,12 @@ impl ParameterFile {
         parameters
     }
 
+    /// The intervals of predictions by these parameters: the file's own, or those of the parameters that ship.
+    pub fn spreads(&self) -> Vec<Spread> {
+        let own = Some(&self.spread).filter(|own| !own.is_empty()).cloned();
+        own.or_else(|| ParameterFile::published().ok().map(|file| file.spread)).unwrap_or_default()
+    }
+
     /// The parameters of a fit. A parameter that the runs do not determine keeps its source.
     pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: &[Prepared]) -> ParameterFile {
         let round = |value: f64| (value * 1e4).round() / 1e4;
@@ -139,6 +149,7 @@ impl ParameterFile {
             rows: runs.iter().map(fingerprint).collect(),
             systems: fit.systems.clone(),
             parameter: entries.collect(),
+            spread: spreads(&unseen(runs, Terms::default()), None).into_iter().map(Spread::rounded).collect(),
         }
     }
 }

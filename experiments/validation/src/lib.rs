@@ -34,6 +34,7 @@ pub mod runs;
 pub mod scaling_tables;
 pub mod score;
 mod settings;
+pub mod spread;
 pub mod systems;
 pub mod tables;
 

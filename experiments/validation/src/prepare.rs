@@ -76,7 +76,11 @@ pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> R
         machine.understood.push(format!("a thread drives {driven} GPUs"));
     }
     machine.understood.extend(run.remarks.iter().cloned());
-    let platform = settings::limited(Platform::of(&machine, run.ranks, library), &run.env);
+    let mut platform = settings::limited(Platform::of(&machine, run.ranks, library), &run.env);
+    // NVLink switches do not add numbers of a byte.
+    if run.collective.reduces() && ["int8", "uint8", "char"].contains(&&*run.dtype) {
+        platform.nvls = None;
+    }
     let slingshot = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Slingshot && nics.gpudirect);
     let matched = env("FI_CXI_RX_MATCH_MODE").is_some_and(|mode| mode.eq_ignore_ascii_case("software"));
     let stored = env("FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD").and_then(|bytes| bytes.parse().ok());

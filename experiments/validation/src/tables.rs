@@ -4,7 +4,7 @@ use crate::predict::Predictor;
 use crate::prepare::Prepared;
 use crate::repeatability::RunPair;
 use crate::score::{self, BANDS, Scored, band, score};
-use allfold_report::records::Validated;
+use allfold_report::records::{TimeInterval, Validated};
 use std::collections::BTreeMap;
 
 /// A table as lines of cells; the first line is the head.
@@ -111,6 +111,38 @@ pub fn scores(predictors: &[Predictor], found: &[Validated]) -> TextTable {
                 }
                 lines.push(line);
             }
+        }
+    }
+    lines
+}
+
+/// The share of rows whose measured time is inside the intervals, by predictor and band, over the rows that took no part in the fit.
+pub fn coverage(predictors: &[Predictor], found: &[Validated]) -> TextTable {
+    let names = ["predictor", "band", "rows", "80 %", "95 %", "median width of 80 %"];
+    let mut lines = vec![names.map(String::from).to_vec()];
+    for predictor in predictors {
+        for (at, (.., name)) in BANDS.iter().enumerate() {
+            let rows = found.iter().filter(|row| !row.fitted && row.predictor == predictor.name());
+            let rows: Vec<(f64, TimeInterval)> = rows
+                .filter(|row| band(row.bytes) == at)
+                .filter_map(|row| Some((row.measured_us, row.interval?)))
+                .collect();
+            let share = |inside: &dyn Fn(&(f64, TimeInterval)) -> bool| {
+                100.0 * rows.iter().filter(|row| inside(row)).count() as f64 / rows.len() as f64
+            };
+            let within80 = share(&|(us, ends)| (ends.low_us..=ends.high_us).contains(us));
+            let within95 = share(&|(us, ends)| (ends.low95_us..=ends.high95_us).contains(us));
+            let width =
+                score::median(rows.iter().map(|(_, ends)| (ends.high_us / ends.low_us).sqrt()).collect());
+            let Some(width) = width else { continue };
+            lines.push(vec![
+                predictor.name().into(),
+                (*name).into(),
+                rows.len().to_string(),
+                format!("{within80:.0} %"),
+                format!("{within95:.0} %"),
+                format!("x {width:.2}"),
+            ]);
         }
     }
     lines

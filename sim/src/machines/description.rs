@@ -3,7 +3,7 @@
 use super::gpu::{Generation, GpuModel, Port};
 use super::inside;
 use super::nic::{self, Nics};
-use super::part;
+use super::{own_gpu, part};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
 
@@ -11,7 +11,8 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Description {
-    /// The GPU's name.
+    /// The GPU's name; a JSON file may give a row of numbers in its place, as in [`GpuModel`].
+    #[serde(deserialize_with = "own_gpu::name_or_row")]
     pub gpu: Option<String>,
     /// The number of GPUs of each node that took part in the run.
     pub gpus_per_node: Option<u32>,
@@ -84,9 +85,9 @@ impl Machine {
                 words.missing().join(", ")
             )));
         };
-        let Some(gpu) = GpuModel::named(name) else {
+        let Some(gpu) = own_gpu::named(name).or_else(|| GpuModel::named(name)) else {
             return Err(Error::Topology(format!(
-                "`{name}` names no known GPU (known: {})",
+                "`{name}` names no known GPU; write a row of numbers, {{\"name\": \"{name}\", \"generation\": \"Hopper\", \"pcie\": {{\"links\": 1, \"gb_per_s\": 48.0}}}}, or a known one ({})",
                 GpuModel::names().join(", ")
             )));
         };

@@ -54,6 +54,7 @@ pub struct GpuModel {
     #[serde(default)]
     also: Vec<String>,
     /// Upper-case words that all occur in the names that drivers print for this GPU.
+    #[serde(default)]
     words: Vec<String>,
     /// The GPU's generation.
     pub generation: Generation,
@@ -71,6 +72,7 @@ pub struct GpuModel {
     /// The rates of arithmetic and memory; `None` for a GPU for which kernels are not predicted.
     pub rates: Option<GpuRates>,
     /// The source of these figures.
+    #[serde(default)]
     pub source: String,
 }
 
@@ -249,7 +251,7 @@ mod tests {
         let rows = toml::from_str::<Table>(include_str!("gpus.toml")).unwrap().gpu;
         assert!(rows.len() >= 43 && rows.len() == GpuModel::all().len());
         for gpu in GpuModel::all() {
-            assert!(gpu.source.len() > 40, "{}", gpu.name);
+            assert!(gpu.source.len() > 40 && !gpu.words.is_empty(), "{}", gpu.name);
             for port in [Some(gpu.pcie), gpu.nvlink].into_iter().flatten() {
                 assert!(port.bandwidth().0 > 1_000_000_000, "{}", gpu.name);
             }

@@ -82,12 +82,21 @@ pub struct PhysicsCase {
     pub tuner_us: f64,
 }
 
+/// The largest message in bytes that goes by LL in a group of sends and receives.
+const P2P_LL: u64 = 16_384;
+
 impl Setting {
     /// A call with NCCL's choice of algorithm and protocol.
     ///
     /// # Errors
     /// The overrides leave no candidate.
     pub fn case(&self, collective: Collective, bytes: u64, first: bool) -> Result<PhysicsCase, NoChoice> {
+        if collective == Collective::AllToAll {
+            // Sends and receives in one group: LL up to 16 KiB for a rank (NCCL_P2P_LL_THRESHOLD of `src/enqueue.cc`).
+            let each = bytes / u64::from(self.platform.ranks.max(1));
+            let protocol = if each <= P2P_LL { Protocol::Ll } else { Protocol::Simple };
+            return Ok(self.with(collective, bytes, first, NcclAlgorithm::Ring, protocol));
+        }
         let chosen = choose(&self.platform, collective, bytes, &self.overrides)?;
         Ok(self.with(collective, bytes, first, chosen.algorithm, chosen.protocol))
     }

@@ -9,8 +9,9 @@
 use super::super::{NcclAlgorithm, Protocol};
 use super::matching::matching;
 use super::parameters::{
-    BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_COPIED, LINK_PAIRS,
-    LINK_PCIE, NVLS, NVLS_STEP, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP, TREE, link,
+    BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_BRIDGES, LINK_COPIED,
+    LINK_PAIRS, LINK_PCIE, NVLS, NVLS_STEP, P2P, P2P_PEER, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP,
+    TREE, link,
 };
 use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
@@ -46,6 +47,9 @@ pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms,
 pub(super) fn chain(case: &PhysicsCase) -> (f64, f64) {
     let &PhysicsCase { ranks, nodes, devices, collective, .. } = case;
     let doublings = nodes.log2().ceil();
+    if collective == Collective::AllToAll {
+        return (1.0, if nodes > 1.0 { 1.0 } else { 0.0 });
+    }
     match case.algorithm {
         NcclAlgorithm::Ring => {
             let steps = match collective {
@@ -113,7 +117,8 @@ pub(super) fn base(case: &PhysicsCase, parameters: &Parameters) -> f64 {
 fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let (inside, across) = chain(case);
     let across = if case.nodes > 1.0 { across * hop(case, parameters, terms) } else { 0.0 };
-    base(case, parameters) + inside * step(case, parameters) + across
+    let peers = if case.collective == Collective::AllToAll { case.ranks - 2.0 } else { 0.0 };
+    base(case, parameters) + inside * step(case, parameters) + across + peers * parameters.at(P2P_PEER)
 }
 
 /// The bandwidth in GB/s of the call's bytes that each limit allows.
@@ -137,6 +142,9 @@ impl Rates {
         let achieved = terms.has(ModelTerm::LinkEfficiency);
         let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
         let mut port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+        if kind == LINK_PCIE && devices > 2.0 && achieved {
+            port *= parameters.at(LINK_BRIDGES);
+        }
         if kind == LINK_COPIED {
             // All bytes pass the link between a PCIe switch and the host.
             port = port.min(case.port / case.sharing_uplink);
@@ -146,6 +154,11 @@ impl Rates {
         let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let ring = both * (ranks - 1.0) / ranks;
         let (through, out) = match case.algorithm {
+            // Every byte leaves by the port; of a node's bytes all but those for the node itself by its NICs.
+            NcclAlgorithm::Ring if case.collective == Collective::AllToAll => {
+                let group = parameters.at(P2P);
+                ((ranks - 1.0) / ranks / group, devices * (nodes - 1.0) / nodes / group)
+            }
             NcclAlgorithm::Ring => match case.collective {
                 Collective::Broadcast | Collective::Reduce => (1.0, 1.0),
                 _ => (ring, ring),

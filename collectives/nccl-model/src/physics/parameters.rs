@@ -24,7 +24,7 @@ pub struct Parameter {
 }
 
 /// The meaning of each family of parameters.
-const MEANINGS: [(&str, &str); 13] = [
+const MEANINGS: [(&str, &str); 14] = [
     ("launch", "the host's time to launch a call"),
     ("base", "time before a call's first byte, relative to NCCL's tuner"),
     ("step", "time of a step inside a node, relative to NCCL's tuner"),
@@ -36,6 +36,7 @@ const MEANINGS: [(&str, &str); 13] = [
     ("tree", "speed of trees relative to rings"),
     ("fill", "time to fill a pipeline of chunks"),
     ("extra", "time to agree on a large message before it is sent (rendezvous)"),
+    ("p2p", "sends and receives of an all-to-all"),
     ("first", "what the first size of a run takes more"),
     ("match", "copies where the host matches messages"),
 ];
@@ -65,7 +66,7 @@ const NOMINAL: &str = "the nominal speed";
 const GUESS: &str = "order of magnitude";
 
 /// The number of parameters.
-pub const COUNT: usize = 54;
+pub const COUNT: usize = 57;
 
 /// All parameters. A parameter's number is its index in this list.
 pub const PARAMETERS: [Parameter; COUNT] = [
@@ -104,13 +105,20 @@ pub const PARAMETERS: [Parameter; COUNT] = [
     p("link.Hopper", "times", 1.0, 0.1, NOMINAL),
     p("link.Blackwell", "times", 0.95, 0.15, NOMINAL),
     p("link.CDNA", "times", 0.8, 0.2, NOMINAL),
-    p("link.PCIe", "times", 0.8, 0.3, NOMINAL),
+    p("link.PCIe", "times", 0.83, 0.03, "20 of 24 GB/s by two L40S of one host"),
     p(
         "link.copied",
         "times",
         0.58,
         0.3,
         "every byte through host memory: 28 of 48 GB/s by 8 RTX 5090 (NVIDIA/nccl issue 1639)",
+    ),
+    p(
+        "link.bridges",
+        "times",
+        1.0,
+        0.03,
+        "more than two cards write through host bridges: 20 of 24 GB/s by three A100 (NVIDIA/nccl-tests issue 178), 24.7 by five RTX 4090",
     ),
     p("link.pairs", "times", 0.94, 0.1, "rings over links of pairs leave some idle"),
     p("nvls", "times", 0.75, 0.2, "NCCL 2.29 src/graph/tuning.cc: 0.85 x 15/16 of the port"),
@@ -126,6 +134,8 @@ pub const PARAMETERS: [Parameter; COUNT] = [
     p("extra.RoCE", "times", 1.0, 0.7, KIND),
     p("extra.InfiniBand", "times", 1.0, 0.7, KIND),
     p("extra.unknown", "times", 1.0, 0.7, KIND),
+    p("p2p", "times", 0.85, 0.2, "sends and receives in a group use fewer channels than rings"),
+    p("p2p.peer", "us", 0.3, 0.5, "order of magnitude: a message more of a group"),
     p("first", "times", 1.03, 0.03, "the first size of a run carries warm-up"),
     p("match", "us", 6.5, 0.5, "a copy by CUDA's driver: 6 to 7 us (README of NVIDIA's gdrcopy)"),
     p("match.rate", "GB/s", 4.0, 0.7, "the same from pageable memory: order of magnitude"),
@@ -144,15 +154,18 @@ pub(super) const SOCKET: usize = 29;
 pub(super) const LINK: usize = 30;
 pub(super) const LINK_PCIE: usize = 35;
 pub(super) const LINK_COPIED: usize = 36;
-pub(super) const LINK_PAIRS: usize = 37;
-pub(super) const NVLS: usize = 38;
-pub(super) const NVLS_STEP: usize = 39;
-pub(super) const TREE: usize = 40;
-pub(super) const FILL: usize = 41;
-pub(super) const EXTRA: usize = 42;
-pub(super) const FIRST: usize = 51;
-pub(super) const MATCH: usize = 52;
-pub(super) const MATCH_RATE: usize = 53;
+pub(super) const LINK_BRIDGES: usize = 37;
+pub(super) const LINK_PAIRS: usize = 38;
+pub(super) const NVLS: usize = 39;
+pub(super) const NVLS_STEP: usize = 40;
+pub(super) const TREE: usize = 41;
+pub(super) const FILL: usize = 42;
+pub(super) const EXTRA: usize = 43;
+pub(super) const P2P: usize = 52;
+pub(super) const P2P_PEER: usize = 53;
+pub(super) const FIRST: usize = 54;
+pub(super) const MATCH: usize = 55;
+pub(super) const MATCH_RATE: usize = 56;
 
 /// The index of a fabric's factor, relative to the general figure of its family.
 pub(super) const fn kind(fabric: Fabric) -> usize {

@@ -43,6 +43,26 @@ pub struct Simulated {
 /// # Errors
 /// The errors of [`simulate`].
 pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
+    let most = f64::from(MOST_PIECES) * chunk(case) * case.running.max(1.0);
+    // Chunks of other protocols and algorithms are so small that more of them are in flight than are simulated.
+    let pipelined = case.algorithm == NcclAlgorithm::Tree && case.protocol == Protocol::Simple;
+    if !pipelined || case.bytes <= most {
+        return in_pieces(case, parameters, terms);
+    }
+    // More pieces than are simulated: each half of them takes as long as the second half of these.
+    let all = in_pieces(&PhysicsCase { bytes: most.floor(), ..*case }, parameters, terms)?;
+    let half = in_pieces(&PhysicsCase { bytes: (most / 2.0).floor(), ..*case }, parameters, terms)?;
+    let times = 2.0 * (case.bytes - most) / most;
+    let beyond = |all: f64, half: f64| all + times * (all - half);
+    let bound_us = all.bound_us.zip(half.bound_us).map(|(all, half)| beyond(all, half));
+    Ok(Simulated { time_us: beyond(all.time_us, half.time_us), bound_us, ..all })
+}
+
+/// The largest number of pieces of a chunk that are simulated.
+const MOST_PIECES: u32 = 32;
+
+/// Simulates a call that is cut into at most [`MOST_PIECES`] pieces for pipelining.
+fn in_pieces(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
     let (all, devices) = (case.nodes as u32, case.devices as u32);
     // If the network's switches reduce, all nodes act in the same way at the same time, so two nodes represent all.
     let collnet = matches!(case.algorithm, NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain);
@@ -78,21 +98,23 @@ pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> R
     })
 }
 
-/// The number of pieces into which every chunk of the schedule is cut.
-fn pieces(case: &PhysicsCase) -> u32 {
-    let each = case.bytes / case.running.max(1.0);
-    let chunk = match (case.protocol, case.algorithm) {
+/// The bytes of a chunk of one channel.
+fn chunk(case: &PhysicsCase) -> f64 {
+    match (case.protocol, case.algorithm) {
         (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
         // Runs show no measurable time for filling a ring's chain, so its chunks are small; NCCL's chunks for NVLS are of the same size.
         (_, NcclAlgorithm::Ring | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => 64.0 * 1024.0,
         (Protocol::Simple, _) => 512.0 * 1024.0,
-    };
+    }
+}
+
+/// The number of pieces into which every chunk of the schedule is cut.
+fn pieces(case: &PhysicsCase) -> u32 {
+    let pieces = (case.bytes / case.running.max(1.0) / chunk(case)).ceil();
     match (case.algorithm, case.collective) {
-        (NcclAlgorithm::Ring, Collective::Broadcast | Collective::Reduce) => {
-            (each / chunk).ceil().clamp(1.0, 64.0) as u32
-        }
+        (NcclAlgorithm::Ring, Collective::Broadcast | Collective::Reduce) => pieces.clamp(1.0, 64.0) as u32,
         (NcclAlgorithm::Ring | NcclAlgorithm::Pat, _) => 1,
-        _ => (each / chunk).ceil().clamp(1.0, 32.0) as u32,
+        _ => pieces.clamp(1.0, f64::from(MOST_PIECES)) as u32,
     }
 }
 
@@ -223,6 +245,34 @@ mod tests {
                 assert!((0.8..1.25).contains(&off), "{name}, {bytes} B: {simulated} us, closed {closed}");
             }
         }
+    }
+
+    #[test]
+    fn a_large_call_by_trees_takes_its_bytes_over_the_network_alone() {
+        // Three nodes: the busiest sends half as much again as the call has bytes.
+        let three = setting("GB200", 3, 4, "NVLink5", "4x400Gb/s IB NDR");
+        let what = Collective::AllReduce;
+        let time = |bytes| both(&three, NcclAlgorithm::Tree, Protocol::Simple, what, bytes).0;
+        let gb_per_s = 8.0 * f64::from(1 << 30) / (time(16 << 30) - time(8 << 30)) / 1e3;
+        let wanted = 200.0 * 0.95 * 0.92 / 1.5;
+        assert!((gb_per_s / wanted - 1.0).abs() < 0.05, "{gb_per_s} GB/s, not {wanted}");
+    }
+
+    #[test]
+    fn an_all_to_all_is_bound_by_ports_or_nics() {
+        let rate = |setting: &Setting| {
+            let case = setting.case(Collective::AllToAll, 8 << 30, false).unwrap();
+            let time = closed(&case, &Parameters::default(), Terms::default());
+            case.bytes * (case.ranks - 1.0) / case.ranks / time / 1e3
+        };
+        let one = rate(&setting("H100", 1, 8, "NVLink4 NVSwitch", ""));
+        assert!((one / (370.8 * 0.85) - 1.0).abs() < 0.02, "{one} GB/s of a port");
+        // Half of a node's bytes leave it, over 50 GB/s for each GPU.
+        let two = rate(&setting("H100", 2, 8, "NVLink4 NVSwitch", "8x400Gb/s IB NDR"));
+        assert!((two / (50.0 * 0.95 * 0.85 * 15.0 / 8.0) - 1.0).abs() < 0.03, "{two} GB/s a GPU");
+        let small =
+            setting("H100", 1, 8, "NVLink4 NVSwitch", "").case(Collective::AllToAll, 8 << 14, false).unwrap();
+        assert_eq!((small.protocol, small.tuner_us.is_nan()), (Protocol::Ll, true));
     }
 
     #[test]

@@ -95,6 +95,9 @@ pub struct SimulatedCollective {
     pub faults: Vec<String>,
     /// Virtual microseconds until the last rank is done.
     pub time_us: f64,
+    /// The interval of the time, where it is a fitted model's.
+    #[serde(flatten)]
+    pub interval: Option<super::TimeInterval>,
     /// The greatest of three lower bounds: the busiest link's bytes over its bandwidth, the longest chain of messages without their
     /// bytes, and what any algorithm needs. Left out where none was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -36,5 +36,5 @@ pub use training::{
     TimelineSpan, hidden_us,
 };
 pub use triage::{HangJudged, TriageFound};
-pub use validation::{TrainingScore, Validated, ValidatedTraining, ValidationScore};
+pub use validation::{TimeInterval, TrainingScore, Validated, ValidatedTraining, ValidationScore};
 pub use waiting::{WaitingByStep, WaitingFor, awaited_most};

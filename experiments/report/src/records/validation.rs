@@ -30,6 +30,22 @@ pub struct Validated {
     pub error_factor: f64,
     /// Whether the run took part in the fit of the parameters; such rows are not scored.
     pub fitted: bool,
+    /// The interval of the prediction; left out for predictors without a fit.
+    #[serde(flatten)]
+    pub interval: Option<TimeInterval>,
+}
+
+/// The ends of the intervals of a predicted time, in microseconds: on machines that were never measured, 80 and 95 % of times are inside.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TimeInterval {
+    /// The lower end of the 80 % interval.
+    pub low_us: f64,
+    /// The upper end of the 80 % interval.
+    pub high_us: f64,
+    /// The lower end of the 95 % interval.
+    pub low95_us: f64,
+    /// The upper end of the 95 % interval.
+    pub high95_us: f64,
 }
 
 impl RecordKind for Validated {

@@ -189,6 +189,7 @@ mod tests {
             segment: None,
             faults: Vec::new(),
             time_us: 10.0,
+            interval: None,
             bound_us: Some(5.0),
             algbw_gbps: 1.0,
             busbw_gbps: 2.0,

@@ -49,7 +49,8 @@ pub struct NcclArgs {
 
 /// What the three times of a size are.
 const LEGEND: &str = "# Three predictions. Table: the call's messages simulated on the machine's links. physical: the longest chain and the narrowest link of
-# these messages, fitted to published runs; README's table of accuracy is about this one. closed-form: the estimate of NCCL's own tuner, unfitted.";
+# these messages, fitted to published runs; README's table of accuracy is about this one. closed-form: the estimate of NCCL's own tuner, unfitted.
+# In brackets: intervals of the table's time, from published systems that each took no part in the fit.";
 
 /// The newest version whose rules the model has.
 const NEWEST: (u32, u32) = (2, 29);
@@ -102,10 +103,12 @@ pub fn machine(sweep: &SweepArgs, topology: &str, args: &NcclArgs) -> CommandRes
             "NCCL {major}.{minor} is newer than NCCL 2.29, whose rules are the newest that are known and are used"
         );
     }
+    let file = parameters(args.parameters.as_deref())?;
     let options = NcclOptions {
         overrides: args.overrides()?,
         library: args.library(),
-        parameters: parameters(args.parameters.as_deref())?.parameters(),
+        parameters: file.parameters(),
+        spreads: file.spreads(),
         terms: args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term)),
     };
     NcclMachine::new(topology, sweep.ranks, options)
