@@ -8,6 +8,7 @@
 //! ```
 
 mod measured;
+mod predictor_name;
 mod training;
 
 use crate::scaling::published as throughput;
@@ -30,9 +31,9 @@ use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::spread::{Spread, UnseenRow, spread_of, spreads};
 use allfold_validation::{cross_validation, draw, tables};
-use clap::ValueEnum;
 use measured::{FEW, LONGEST};
 pub(super) use measured::{MachineArgs, read};
+use predictor_name::PredictorName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use training::TrainingArgs;
@@ -90,26 +91,6 @@ pub(crate) struct Args {
     training: TrainingArgs,
     #[command(flatten)]
     common: Common,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug)]
-enum PredictorName {
-    /// NCCL's choice as a schedule over the machine's links, simulated
-    Simulated,
-    /// The longest chain and the narrowest link of that schedule, in closed form: what calibration fits
-    Physical,
-    /// The time that NCCL's own tuner estimates; nothing is fitted
-    ClosedForm,
-}
-
-impl PredictorName {
-    fn predictor(self) -> Predictor {
-        match self {
-            PredictorName::Simulated => Predictor::Simulated,
-            PredictorName::Physical => Predictor::Physical,
-            PredictorName::ClosedForm => Predictor::ClosedForm,
-        }
-    }
 }
 
 /// A run to predict, and the parameters to predict it with.
