@@ -1,7 +1,7 @@
 //! Times of the kernels of a step, by class and shape.
 //!
 //! ```text
-//! product m x n x k     (arithmetic^4 + memory^4)^(1/4): the slower of both, rounded where they are alike
+//! product m x n x k     (arithmetic^4 + memory^4)^(1/4): the slower of both, rounded where they are alike; arithmetic in whole waves of tiles
 //! attention             fused: arithmetic alone; unfused: two products, and the scores through memory
 //! between products      bytes of the activations x passes / memory
 //! ```
@@ -29,6 +29,8 @@ pub(crate) struct Speeds {
     grouped: f64,
     /// Whether operands are cast to FP8 or FP4 first.
     narrow: bool,
+    /// Multiprocessors.
+    cores: f64,
 }
 
 /// A product of matrices, `times` a pass.
@@ -62,6 +64,9 @@ const ATTENTION: [P; 5] =
     [P::AttentionAmpere, P::AttentionAmpere, P::AttentionHopper, P::AttentionBlackwell, P::AttentionCdna];
 /// Fused attention on Volta relative to Ampere: no asynchronous copies.
 const VOLTA_ATTENTION: f64 = 0.6;
+
+/// Rows and columns of the tiles of products, and their speed relative to the largest.
+const TILES: [[f64; 3]; 3] = [[128.0, 256.0, 1.0], [256.0, 128.0, 1.0], [128.0, 128.0, 0.95]];
 
 impl Speeds {
     pub(crate) fn of(job: &TrainingJob, traits: &Traits, p: &StepParameters) -> Speeds {
@@ -98,11 +103,12 @@ impl Speeds {
             wide,
             blocks,
             attention,
-            scores: wide * p.at(P::AttentionProducts),
+            scores: p.at(P::AttentionProducts) * if misfit(job) { cluster.plain_flops } else { wide },
             memory: cluster.memory * p.share(P::Memory),
             operand: if narrow { 1.0 } else { 2.0 },
             grouped: p.at(if narrow { P::GroupedFp8 } else { P::Grouped }),
             narrow,
+            cores: f64::from(cluster.cores),
         }
     }
 
@@ -114,8 +120,20 @@ impl Speeds {
             (false, false) => p.at(P::Misaligned),
             (false, true) => 1.0,
         };
-        let one = self.roofline(of, self.blocks * speed, self.operand);
+        let waves = if of.grouped { 1.0 } else { self.waves(of) };
+        let one = self.roofline(of, self.blocks * speed * waves, self.operand);
         of.times * (one + if of.grouped { p.at(P::Expert) } else { 0.0 })
+    }
+
+    /// The speed at which a product's tiles pass over the multiprocessors in whole waves, of the tiles that do best; small ones load their
+    /// operands more often ("Matrix Multiplication Background", NVIDIA). Libraries split sums and idle multiprocessors leave their power to
+    /// others: half of the loss, in logarithms, remains.
+    pub(crate) fn waves(&self, of: &Product) -> f64 {
+        let speed = |[rows, columns, speed]: [f64; 3]| {
+            let waves = (of.m / rows).ceil() * (of.n / columns).ceil() / self.cores;
+            speed * waves / waves.ceil()
+        };
+        TILES.into_iter().map(speed).fold(0.0, f64::max).sqrt()
     }
 
     /// Seconds of a product of the output layer, whose operands have 16 bits and whose vocabulary is padded.
@@ -146,6 +164,14 @@ impl Speeds {
         let moved = 2.0 * scores * p.at(P::ScorePasses) / self.memory;
         [flops / self.scores + 0.4 * moved, 2.0 * flops / self.scores + 0.6 * moved]
     }
+}
+
+/// Whether rows of the heads are no multiples of 16 bytes: cuBLAS's batched products then leave the tensor cores for ordinary ones ("Matrix
+/// Multiplication Background", NVIDIA; Anthony et al., "The Case for Co-Designing Model Architectures with Hardware", 2024).
+fn misfit(job: &TrainingJob) -> bool {
+    let width = job.model.head_width();
+    // A width that is no whole number is of heads that nobody stated.
+    width.fract() == 0.0 && width % 8.0 != 0.0
 }
 
 /// The slower of two, and a little more where both are alike.

@@ -142,6 +142,8 @@ physical! {
     UnstatedBridge = "unstated.Bridge",
     /// A step's time beside all that.
     Fixed = "fixed",
+    /// The standard deviation of the ranks' speeds.
+    Stragglers = "stragglers",
 }
 
 /// The number of parameters.
@@ -295,7 +297,7 @@ mod tests {
             assert!(row.std_dev == 0.0 || ((row.value / row.prior).ln() / row.std_dev).abs() < 3.5, "{name}");
         }
         let published = StepParameters::published();
-        assert_eq!(published.at(Physical::Fixed), rows.last().unwrap().value);
+        assert_eq!(published.at(Physical::Stragglers), rows.last().unwrap().value);
         let again = StepParameters::from_logs(&published.logs());
         assert!((again.at(Physical::Links) / published.at(Physical::Links) - 1.0).abs() < 1e-12);
     }

@@ -3,7 +3,8 @@
 //! ```text
 //! step = micro-batches x (slowest stage: products, attention, kernels between them, casts, launches, recomputation,
 //!                         output layer, exchanges of tensor, context and expert axis, gathers of sharded parameters)
-//!      + bubble of the pipeline + messages between stages + exchange of gradients that is not hidden + optimiser + fixed
+//!      + bubble of the pipeline + messages between stages + exchange of gradients that is not hidden + optimiser + fixed,
+//!        and as much more as the slowest rank takes
 //! ```
 
 use crate::exchanges::{self, DataExchange, LORA};
@@ -51,11 +52,13 @@ pub struct StepTime {
     pub optimizer: f64,
     /// A step's time beside all that.
     pub fixed: f64,
+    /// What the slowest of all ranks takes longer than the average one.
+    pub stragglers: f64,
 }
 
 impl StepTime {
     /// The names of the parts.
-    pub const PARTS: [&str; 17] = [
+    pub const PARTS: [&str; 18] = [
         "products",
         "attention",
         "elements",
@@ -73,10 +76,11 @@ impl StepTime {
         "data",
         "optimizer",
         "fixed",
+        "stragglers",
     ];
 
     /// The parts in seconds, in the order of [`StepTime::PARTS`].
-    pub fn parts(&self) -> [f64; 17] {
+    pub fn parts(&self) -> [f64; 18] {
         [
             self.products,
             self.attention,
@@ -95,6 +99,7 @@ impl StepTime {
             self.data,
             self.optimizer,
             self.fixed,
+            self.stragglers,
         ]
     }
 
@@ -159,7 +164,7 @@ pub fn step(job: &TrainingJob, p: &StepParameters) -> StepTime {
         data.step
     };
     let both = |part: fn(&Pass) -> f64| n * (part(&forward) + part(&backward));
-    StepTime {
+    let mut time = StepTime {
         products: both(|pass| pass.products),
         attention: both(|pass| pass.attention),
         elements: both(|pass| pass.elements),
@@ -177,7 +182,21 @@ pub fn step(job: &TrainingJob, p: &StepParameters) -> StepTime {
         data: hidden,
         optimizer: optimizer(job, &stage, &speeds, p),
         fixed: p.at(P::Fixed),
+        stragglers: 0.0,
+    };
+    time.stragglers = p.at(P::Stragglers) * largest(f64::from(job.layout.gpus)) * time.total();
+    time
+}
+
+/// The expected largest of `n` standard normal values, for which every rank waits: the quantile of 1 - 0.625 / (n + 0.25) (Blom, 1958; Abramowitz
+/// and Stegun, 26.2.23).
+fn largest(n: f64) -> f64 {
+    if n < 2.0 {
+        return 0.0;
     }
+    let t = (-2.0 * (0.625 / (n + 0.25)).ln()).sqrt();
+    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
+    t - above / (1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308)))
 }
 
 /// Both passes of an average stage.
