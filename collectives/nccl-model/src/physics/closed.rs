@@ -7,6 +7,7 @@
 //! ```
 
 use super::super::{NcclAlgorithm, Protocol};
+use super::case::opening;
 use super::matching::matching;
 use super::parameters::{
     BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_BRIDGES, LINK_COPIED,
@@ -111,7 +112,7 @@ pub(super) fn step(case: &PhysicsCase, parameters: &Parameters) -> f64 {
 
 pub(super) fn base(case: &PhysicsCase, parameters: &Parameters) -> f64 {
     let base = if case.base > 0.0 { case.base } else { 8.4 };
-    base * parameters.of_protocol(BASE, case.protocol)
+    base * parameters.of_protocol(BASE, opening(case.collective, case.protocol))
 }
 
 fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {

@@ -276,6 +276,26 @@ mod tests {
     }
 
     #[test]
+    fn an_all_to_all_starts_as_soon_with_simple_as_with_ll() {
+        let setting = setting("H100", 1, 8, "NVLink4 NVSwitch", "");
+        let of = |each: u64| setting.case(Collective::AllToAll, 8 * each, false).unwrap();
+        let (ll, simple) = (of(16 << 10), of(32 << 10));
+        assert_eq!((ll.protocol, simple.protocol), (Protocol::Ll, Protocol::Simple));
+        let start = |parameters: &Parameters| (base(&ll, parameters), base(&simple, parameters));
+        let mut parameters = Parameters::default();
+        let (with_ll, with_simple) = start(&parameters);
+        assert!((with_ll - 6.6).abs() < 1e-9 && (with_simple - with_ll).abs() < 1e-9);
+        // The rings' start with Simple does not matter, that with LL does.
+        for (name, times) in [("base.Simple", 1.0), ("base.LL", 3.0)] {
+            let number =
+                super::super::PARAMETERS.iter().position(|parameter| parameter.name == name).unwrap();
+            parameters.set(number, 3.0);
+            let (ll, simple) = start(&parameters);
+            assert!((ll / with_ll - times).abs() < 1e-9 && (simple - ll).abs() < 1e-9, "{name}");
+        }
+    }
+
+    #[test]
     fn children_of_a_tree_do_not_wait_for_each_other() {
         for nodes in [2, 4, 8] {
             let setting = setting("A100", nodes, 8, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
