@@ -1,7 +1,7 @@
 //! The physics of steps, held against what others published. Needs `ALLFOLD_DATA`.
 //!
 //! ```text
-//! cargo test -p allfold-large-models --lib -- --ignored --nocapture physics::scores            scores of systems left out; DETAIL=1: by system
+//! cargo test -p allfold-large-models --lib -- --ignored --nocapture physics::scores            scores of systems left out; DETAIL=1: by system; DETAIL=rows: every row
 //! cargo test -p allfold-large-models --lib -- --ignored --nocapture physics::ablation          the same without each term
 //! cargo test -p allfold-large-models --lib -- --ignored physics::write_parameters              parameters.toml again
 //! ```
@@ -353,38 +353,43 @@ fn detail(rows: &[TrainingRow], errors: &[f64], whole: &StepFit) {
     }
     println!("{:?}", whole.offsets);
     if std::env::var("DETAIL").unwrap() == "rows" {
-        for (row, error) in rows.iter().zip(errors) {
-            let t = step(&row.job, &whole.parameters);
-            let l = &row.job.layout;
-            let parts: Vec<String> = crate::step::StepTime::PARTS
-                .iter()
-                .zip(t.parts())
-                .filter(|(_, s)| *s > 0.01 * t.total())
-                .map(|(n, s)| format!("{n} {:.0}", 100.0 * s / t.total()))
-                .collect();
-            println!(
-                "ROW {:+6.1} {} {} | {} {:?} {:?} n{} t{} p{}v{} c{} e{} {:?} {:?} mb{} gb{} s{} sp{} | {:.3} s | {}",
-                100.0 * error,
-                row.run,
-                row.row,
-                row.system,
-                row.job.framework,
-                row.job.precision,
-                l.gpus,
-                l.tensor,
-                l.pipeline,
-                l.chunks,
-                l.context,
-                l.expert,
-                l.sharding,
-                l.recompute,
-                l.micro_batch,
-                l.global_batch,
-                l.sequence,
-                l.sequence_parallel,
-                row.step_s.unwrap(),
-                parts.join(" ")
-            );
-        }
+        each_row(rows, errors, whole);
+    }
+}
+
+/// Prints every row with its error and the parts of its step.
+fn each_row(rows: &[TrainingRow], errors: &[f64], whole: &StepFit) {
+    for (row, error) in rows.iter().zip(errors) {
+        let t = step(&row.job, &whole.parameters);
+        let l = &row.job.layout;
+        let parts: Vec<String> = crate::step::StepTime::PARTS
+            .iter()
+            .zip(t.parts())
+            .filter(|(_, s)| *s > 0.01 * t.total())
+            .map(|(n, s)| format!("{n} {:.0}", 100.0 * s / t.total()))
+            .collect();
+        println!(
+            "ROW {:+6.1} {} {} | {} {:?} {:?} n{} t{} p{}v{} c{} e{} {:?} {:?} mb{} gb{} s{} sp{} | {:.3} s | {}",
+            100.0 * error,
+            row.run,
+            row.row,
+            row.system,
+            row.job.framework,
+            row.job.precision,
+            l.gpus,
+            l.tensor,
+            l.pipeline,
+            l.chunks,
+            l.context,
+            l.expert,
+            l.sharding,
+            l.recompute,
+            l.micro_batch,
+            l.global_batch,
+            l.sequence,
+            l.sequence_parallel,
+            row.step_s.unwrap(),
+            parts.join(" ")
+        );
     }
 }
