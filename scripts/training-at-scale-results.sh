@@ -12,7 +12,7 @@ out=$PWD/docs/results/training-at-scale
 files=$(cd "$rows" && ls ./*.json | sed 's|^\./||' | grep -v '^collective_\|^expert_parallel_')
 
 page() { # file, title, flags of `validate`
-    local file=$1 title=$2
+    local title=$2
     shift 2
     printf '# %s\n\n```\n$ allfold validate ROWS %s\n' "$title" "$*"
     # shellcheck disable=SC2086 # a list of files

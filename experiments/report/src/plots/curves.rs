@@ -1,8 +1,8 @@
 //! Curves over ranks, bytes or steps, with linear or logarithmic axes.
 //!
-//! Points measured on CPUs are filled circles with error bars on a solid line, points measured on GPUs are filled diamonds, and
-//! simulated points are open squares on a dashed line; predictions over measurements are small dots. Nothing else may use these markers. Curves that coincide are drawn once
-//! and named together.
+//! Points measured on CPUs are filled circles on a solid line, points measured on GPUs are filled diamonds, and simulated points are open
+//! squares on a dashed line; predictions over measurements are small dots. Nothing else may use these markers. Points with a known error
+//! have bars. Curves that coincide are drawn once and named together.
 
 use super::canvas::{self, GRID, IDEAL, INK, Sheet, Tip};
 use super::figure::{DrawError, Figure, Key};
@@ -239,18 +239,15 @@ impl Curves {
             let colour = canvas::series(at, colours[at]);
             let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
             let line = points.iter().map(|p| (p.x, p.y));
+            let bars = points.iter().filter(|p| p.error > 0.0).map(|p| {
+                let low =
+                    if self.y.log.is_some() { (p.y - p.error).max(p.y / 10.0) } else { p.y - p.error };
+                ErrorBar::new_vertical(p.x, low, p.y, p.y + p.error, colour.filled(), 8)
+            });
+            chart.draw_series(bars)?;
             match series.origin {
                 Origin::Cpu | Origin::Gpu => {
                     chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
-                    let bars = points.iter().filter(|p| p.error > 0.0).map(|p| {
-                        let low = if self.y.log.is_some() {
-                            (p.y - p.error).max(p.y / 10.0)
-                        } else {
-                            p.y - p.error
-                        };
-                        ErrorBar::new_vertical(p.x, low, p.y, p.y + p.error, colour.filled(), 8)
-                    });
-                    chart.draw_series(bars)?;
                     if series.origin == Origin::Cpu {
                         chart.draw_series(
                             points.iter().map(|p| Circle::new((p.x, p.y), 4, colour.filled())),
