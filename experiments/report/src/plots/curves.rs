@@ -240,8 +240,7 @@ impl Curves {
             let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
             let line = points.iter().map(|p| (p.x, p.y));
             let bars = points.iter().filter(|p| p.error > 0.0).map(|p| {
-                let low =
-                    if self.y.log.is_some() { (p.y - p.error).max(p.y / 10.0) } else { p.y - p.error };
+                let low = if self.y.log.is_some() { (p.y - p.error).max(p.y / 10.0) } else { p.y - p.error };
                 ErrorBar::new_vertical(p.x, low, p.y, p.y + p.error, colour.filled(), 8)
             });
             chart.draw_series(bars)?;
