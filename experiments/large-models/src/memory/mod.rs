@@ -93,7 +93,7 @@ const LEAST_SLACK: f64 = 0.02;
 /// The standard deviation of the logarithm of measured over predicted memory.
 const SPREAD: f64 = 0.07;
 
-/// Who measures memory.
+/// The program that measured the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryMeter {
     /// PyTorch's allocated bytes.

@@ -1,11 +1,11 @@
-//! What is to be planned.
+//! The job that a plan is for: model, GPUs, batch and limits.
 
 use crate::cluster::Cluster;
 use crate::job::{Details, Framework, OperandPrecision, TrainingJob};
 use crate::layout::Layout;
 use crate::model::LargeModel;
 
-/// What is to be planned.
+/// The job that a plan is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanTask {
     /// The network.

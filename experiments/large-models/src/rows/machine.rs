@@ -93,7 +93,7 @@ fn system_name(described: &str, gpu: &str, source: &str) -> String {
     }
 }
 
-/// Who published: the repository's name, else the first words.
+/// The publisher: the repository's name, else the first words.
 fn family(source: &str) -> String {
     let repository = source.split_once("github.com/").and_then(|(_, path)| {
         let mut parts = path.split(['/', ' ', ')', ',']);
