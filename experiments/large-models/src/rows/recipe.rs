@@ -156,19 +156,20 @@ pub(super) fn precision(text: &str, generation: Generation) -> Result<OperandPre
 /// What the data-parallel ranks share; where it is not stated, nothing.
 pub(super) fn sharding(text: &str) -> Result<Sharding, String> {
     let words = text.to_lowercase().replace(['-', '_', ' '], "");
-    Ok(match &*words {
-        "" | "none" | "ddp" | "zero0" | "no" => Sharding::None,
-        "zero1" | "distributedoptimizer" | "distopt" => Sharding::Zero1,
-        "zero2" => Sharding::Zero2,
-        "zero3" => Sharding::Zero3,
-        "fsdp" | "fsdp2" | "fsdp1" | "fullshard" | "megatronfsdp" | "customfsdp" => Sharding::Fsdp,
-        "hsdp" | "hybridshard" | "fsdp+dp" => Sharding::Hsdp,
-        _ => {
-            return Err(format!(
-                "`sharding` is \"{text}\"; none, zero1, zero2, zero3, fsdp or hsdp is right"
-            ));
-        }
-    })
+    // The kinds that share more come first: `FSDP (ZeRO-3)`, `ZeRO-2 + distributed optimizer`.
+    const KINDS: [(Sharding, &[&str]); 6] = [
+        (Sharding::Hsdp, &["hsdp", "hybrid", "fsdp+dp"]),
+        (Sharding::Fsdp, &["fsdp", "fullshard", "fullyshard"]),
+        (Sharding::Zero3, &["zero3", "stage3"]),
+        (Sharding::Zero2, &["zero2", "stage2"]),
+        (Sharding::Zero1, &["zero1", "stage1", "distributedoptim", "distopt"]),
+        (Sharding::None, &["none", "ddp", "zero0", "no", "stage0"]),
+    ];
+    if words.is_empty() {
+        return Ok(Sharding::None);
+    }
+    let kind = KINDS.iter().find(|(_, names)| has(&words, names)).map(|(kind, _)| *kind);
+    kind.ok_or_else(|| format!("`sharding` is \"{text}\"; none, zero1, zero2, zero3, fsdp or hsdp is right"))
 }
 
 /// What the data-parallel ranks share where a row does not say: the optimiser's state, which recipes of Megatron-core and

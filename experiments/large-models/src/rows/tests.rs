@@ -303,6 +303,19 @@ fn shapes_come_from_the_file_then_the_catalog_then_the_size() {
 }
 
 #[test]
+fn sharding_is_known_by_its_words() {
+    for (words, kind) in [
+        ("FSDP (ZeRO-3)", Sharding::Fsdp),
+        ("hybrid shard", Sharding::Hsdp),
+        ("ZeRO stage 2", Sharding::Zero2),
+        ("Megatron distributed optimizer", Sharding::Zero1),
+        ("DDP", Sharding::None),
+    ] {
+        assert_eq!(super::recipe::sharding(words), Ok(kind), "{words}");
+    }
+}
+
+#[test]
 fn rows_that_contradict_themselves_say_what_would_be_right() {
     let right = |head: Value, row: Value, words: &[&str]| {
         let (why, wrong) = refused(head, row);
