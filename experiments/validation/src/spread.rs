@@ -5,7 +5,7 @@
 //! interval = predicted / factor to predicted x factor      the factor holds 80 or 95 % of what was off (split-conformal)
 //! ```
 //!
-//! The rows of a system weigh less the more there are, as in a fit. A kind of machine of which fewer than [`LEAST`] systems were measured
+//! The rows of a system weigh less the more there are, as in a fit. A kind of machine of which fewer than four systems were measured
 //! takes the rows of all kinds, and wider intervals.
 
 use crate::cross_validation::{Group, without};
