@@ -89,17 +89,21 @@ impl Trained {
         warmup.min(made.saturating_sub(1))
     }
 
-    /// The steps of rank 0 that are timed.
+    /// The steps that are timed, of the rank of this process that takes longest for them.
     fn counted(&self) -> &[RankStep] {
-        &self.steps[0][self.warmup()..]
+        let timed = self.steps.iter().filter_map(|steps| steps.get(self.warmup()..));
+        timed
+            .max_by_key(|steps| steps.iter().map(|step| step.time.total().0).sum::<u64>())
+            .unwrap_or_default()
     }
 
-    /// The times of the steps of rank 0 in microseconds, without warm-up steps; those of this process's rank if it is one of several.
+    /// The times of the steps of the slowest rank in microseconds, without warm-up steps; those of this process's rank if it is one of
+    /// several.
     pub fn step_times_us(&self) -> Vec<f64> {
         self.counted().iter().map(|step| step.time.total().as_micros()).collect()
     }
 
-    /// Mean time of a step of rank 0 in microseconds and its standard error, without warm-up steps.
+    /// Mean time of a step of the slowest rank in microseconds and its standard error, without warm-up steps.
     pub fn step_us(&self) -> (f64, f64) {
         statistics::mean_and_error(&self.step_times_us())
     }
@@ -152,7 +156,7 @@ impl Trained {
         steps.try_fold(0.0, |sum, step| Some(sum + self.step(step)?.time.total().as_secs()))
     }
 
-    /// How the time of a step of rank 0 is spent, on average over the steps after the warm-up.
+    /// How the time of a step of the slowest rank is spent, on average over the steps after the warm-up.
     /// On GPUs the parts are one piece of work for the host.
     pub fn breakdown(&self) -> Breakdown {
         let parts = breakdown_of(self.counted());

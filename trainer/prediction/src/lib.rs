@@ -5,17 +5,13 @@
 //! communication                        | bucket 0 |  bucket 1     |
 //! ```
 //!
-//! A rank on the clock runs a strategy's own code: its driver and its sharing call the clock as they call the engine of the CPU. One
-//! rank represents all ranks that do the same: one rank of each stage of a pipeline, and a single rank of any other strategy. These
-//! ranks compute equally long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
-//! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different times
-//! (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
-//!
-//! Where exchanges of several communicators can be under way at once, as those of two axes or messages of a pipeline in both directions,
-//! every rank is stepped, and messages without contents share links as in a run on virtual time. The same holds for `parameter_server`,
-//! for `data_parallel`, whose ranks leave a broadcast at different times, and for ranks that share layers in unequal parts. With more
-//! than [`MOST_LINKED`] ranks, and where collectives are NCCL's, one rank of each kind is stepped in these cases too, with the largest part of the layers; then exchanges
-//! do not slow each other, and a broadcast ends on all ranks when it ends on the last one.
+//! A rank on the clock runs a strategy's own code: its driver and its sharing call the clock as they call the engine of the CPU. Of up
+//! to [`MOST_LINKED`] ranks, and with `parameter_server`, every rank is stepped, and messages without contents share links as in a run
+//! on virtual time. Of more ranks, and where collectives are NCCL's, one rank represents all that do the same: one rank of each stage of
+//! a pipeline, with the largest part of the layers, and a single rank of any other strategy. These ranks compute equally long and enter
+//! every exchange together; all groups of an axis exchange at the same time, in the time that [`allfold_collectives::time`] computes for
+//! their schedules on the topology. Where a schedule lets ranks finish at different times (unequal chunks, rank counts that are no power
+//! of two), the last rank's time is taken for all, and exchanges of several communicators do not slow each other.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).

@@ -6,7 +6,7 @@ use crate::clock::{Exchanges, Shared, StepRules, WorldLinks};
 use crate::step::{Drivers, RankClass, SteppedRank, steps};
 use allfold_collectives::flight::Entry;
 use allfold_collectives::{Activity, World};
-use allfold_trainer::engine::{Keep, Mesh};
+use allfold_trainer::engine::Mesh;
 use allfold_trainer::{Error, Result};
 
 /// The most ranks of a parameter server that are predicted: each rank takes one or two threads.
@@ -16,14 +16,10 @@ pub const MOST_SERVED: u32 = 256;
 /// are under way at once do not slow each other.
 pub const MOST_LINKED: u32 = 32;
 
-/// Whether every rank and message of this mesh is simulated: with servers; if exchanges can be under way at once in several
-/// communicators, of which `channels` carry messages, or in a communicator that ranks leave at different times, as with a first rank
-/// that keeps all parameters; and if ranks may share layers in unequal parts.
-pub(crate) fn is_linked(mesh: &Mesh, channels: usize, keeps: impl IntoIterator<Item = Keep>) -> bool {
-    let axes = [mesh.data, mesh.pipeline, mesh.context, mesh.expert];
-    let several = axes.into_iter().filter(|size| *size > 1).count() > 1 || channels > 1;
-    let is_led = keeps.into_iter().any(|keep| keep == Keep::First);
-    mesh.servers > 0 || mesh.ranks() <= MOST_LINKED as usize && (several || is_led || mesh.tensor > 1)
+/// Whether every rank and message of this mesh is simulated: with servers, and of up to [`MOST_LINKED`] ranks, which may leave an
+/// exchange at different times and whose exchanges may be under way at once.
+pub(crate) fn is_linked(mesh: &Mesh) -> bool {
+    mesh.servers > 0 || (2..=MOST_LINKED as usize).contains(&mesh.ranks())
 }
 
 /// A step of which every rank was predicted, with every message.

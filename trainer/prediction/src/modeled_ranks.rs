@@ -4,9 +4,7 @@ use crate::clock::StepRules;
 use crate::linked_step::{self, EveryRank};
 use crate::network::NetworkCosts;
 use crate::step::{RankClass, prediction, unlike_step};
-use crate::{
-    ExchangeModel, ModeledMachine, NcclModel, PhaseTimes, SimulatedExchange, StepCosts, StepPrediction,
-};
+use crate::{ExchangeModel, ModeledMachine, NcclModel, PhaseTimes, SimulatedExchange, StepPrediction};
 use allfold_kernels::nn::Float;
 use allfold_sim::{Device, Rank};
 use allfold_trainer::engine::{Mesh, MeshAxis};
@@ -37,14 +35,13 @@ impl<'a, F: Float> ModeledRanks<'a, F> {
         machine: &'a ModeledMachine<'a>,
         all: bool,
     ) -> Result<ModeledRanks<'a, F>> {
-        let EnginePlan { mesh, channels, driver } = strategies::plan(config, 0, machine.topology.ranks())?;
+        let EnginePlan { mesh, channels, .. } = strategies::plan(config, 0, machine.topology.ranks())?;
         let first = *machine.devices.device(Rank(0), &machine.device);
         let first = NetworkCosts::new((config, times), samples, &mesh, (first, None))?;
-        let units = driver.units(&first.outline())?;
         // What passes between a rank and its server is messages, which are no collectives of NCCL.
         let is_linked = match machine.nccl {
             Some(_) => mesh.servers > 0,
-            None => linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep)),
+            None => linked_step::is_linked(&mesh),
         };
         let every_rank = all || is_linked;
         let has_parts = every_rank && mesh.tensor > 1;
