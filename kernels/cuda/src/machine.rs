@@ -236,6 +236,11 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn begin_capture(&self, stream: CudaStream) -> Result<()>;
+    /// Whether work of a stream is recorded in a capture.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn captures(&self, stream: CudaStream) -> Result<bool>;
     /// Ends the capture that [`CudaMachine::begin_capture`] began and returns its graph.
     ///
     /// # Errors

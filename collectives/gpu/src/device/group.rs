@@ -454,7 +454,7 @@ fn unfit(mut comm: &Communicator, queue: &Queue) -> Result<Option<String>> {
     let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);
     Ok(match (presence.lacks, presence.on_one_gpu) {
-        (Some(rank), _) => Some(format!("rank {rank} has no NCCL; `allfold doctor` there says why")),
+        (Some(why), _) => Some(why),
         (None, Some((a, b))) if !careless => Some(format!("ranks {a} and {b} share a GPU")),
         _ => None,
     })

@@ -17,6 +17,8 @@ mod real;
 
 pub(super) type RawComm = *mut c_void;
 pub(super) type CudaStream = *mut c_void;
+/// The handle of a window (`ncclWindow_t`).
+pub(super) type Window = *mut c_void;
 pub(super) type Answer = c_int;
 
 pub(super) const SUCCESS: Answer = 0;
@@ -138,7 +140,13 @@ table! {
     split = "ncclCommSplit": fn(RawComm, c_int, c_int, *mut RawComm, *mut Config)
     ;
     simulate = "ncclGroupSimulateEnd": fn(*mut SimInfo),
-    shrink = "ncclCommShrink": fn(RawComm, *mut c_int, c_int, *mut RawComm, *mut Config, c_int)
+    shrink = "ncclCommShrink": fn(RawComm, *mut c_int, c_int, *mut RawComm, *mut Config, c_int),
+    mem_alloc = "ncclMemAlloc": fn(*mut *mut c_void, usize),
+    mem_free = "ncclMemFree": fn(*mut c_void),
+    register = "ncclCommRegister": fn(RawComm, *mut c_void, usize, *mut *mut c_void),
+    deregister = "ncclCommDeregister": fn(RawComm, *mut c_void),
+    window_register = "ncclCommWindowRegister": fn(RawComm, *mut c_void, usize, *mut Window, c_int),
+    window_deregister = "ncclCommWindowDeregister": fn(RawComm, Window)
 }
 
 fn missing(looked_for: String) -> Error {

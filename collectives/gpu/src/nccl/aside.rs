@@ -6,6 +6,7 @@
 //! | a collective or message of a new kind (`Use`) | the peers' first call of that kind, to make connections | a separate thread |
 //! | a call of a known kind | nothing: it is queued on the stream | the rank's thread |
 //! | a call of a known kind, with `OUTSTANDING` calls unfinished | perhaps for space in NCCL's work queue | a separate thread |
+//! | a captured call | the peers' same call, where NCCL registers buffers of graphs | a separate thread |
 //! | simulated group | as a collective | a separate thread |
 //! | finalize, destroy | all work, and the other ranks of the host | a separate thread |
 //! | abort | captured graphs | a separate thread |

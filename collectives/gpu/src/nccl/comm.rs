@@ -129,8 +129,8 @@ impl NcclComm {
         let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;
-        if let Some(rank) = presence.lacks {
-            return Err(Error::System(format!("rank {rank} has no NCCL; `allfold doctor` there says why")));
+        if let Some(why) = presence.lacks {
+            return Err(Error::Argument(why));
         }
         if let (Some(pair), false) = (presence.on_one_gpu, presence.may_share) {
             return Err(library.refuses(pair));

@@ -4,6 +4,7 @@ use super::api::{SUCCESS, SimInfo};
 use super::aside::Sent;
 use super::call::{self, NcclCall};
 use super::comm::NcclComm;
+use crate::driver::failed;
 use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +27,8 @@ impl NcclComm {
     /// Makes the recorded calls.
     fn issue(&mut self, what: &str) -> Result<()> {
         let connected = self.posted.iter().all(|call| self.known.contains(&call.uses()));
-        let answer = match connected && self.outstanding < OUTSTANDING {
+        let captured = self.queue.machine().captures(self.queue.stream()).map_err(failed)?;
+        let answer = match connected && !captured && self.outstanding < OUTSTANDING {
             // SAFETY: the communicator and the stream of this queue are live. Each address was a slice of its device's memory, which the
             // caller retains until the queue has executed the call.
             true => unsafe { call::run(self.api, self.raw, self.stream, &self.posted) },

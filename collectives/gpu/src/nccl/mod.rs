@@ -33,6 +33,7 @@ mod issue;
 mod native;
 mod numbers;
 mod presence;
+mod registered;
 mod scheduled;
 #[cfg(any(test, feature = "testing"))]
 mod standin;
@@ -45,6 +46,7 @@ pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control, culprit};
 pub(crate) use deadline::until;
 pub(crate) use presence::NcclLibrary;
+pub use registered::{CommBuffer, Registration};
 pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
-pub use standin::{PeerLoss, StandIn, across_processes, stand_in};
+pub use standin::{PeerLoss, ProcessFault, StandIn, across_processes, stand_in};

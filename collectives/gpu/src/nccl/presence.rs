@@ -25,8 +25,8 @@ pub(crate) struct NcclLibrary {
 
 /// The result of the exchange between all ranks.
 pub(crate) struct Presence {
-    /// The first rank that has no usable NCCL.
-    pub lacks: Option<Rank>,
+    /// Why the ranks cannot join: the first rank that has no usable NCCL, or another version of it than rank 0.
+    pub lacks: Option<String>,
     /// The first two ranks that share a GPU.
     pub on_one_gpu: Option<(Rank, Rank)>,
     /// The largest number of ranks on one GPU.
@@ -72,25 +72,37 @@ impl NcclLibrary {
     /// The error of the channel.
     pub fn ask(&self, queue: &Queue, usable: bool, control: &mut dyn Control) -> Result<Presence> {
         let mut mine = vec![u8::from(usable && self.api.is_ok()), u8::from(self.shares)];
+        let (major, minor, patch) = self.version;
+        mine.extend([major, minor, patch].map(|number| number as u8));
         mine.extend(host());
         mine.extend(queue.machine().identity(queue.device()));
         let all = control.all_gather(&mine)?;
         let rank = |at: usize| Rank(at as u32);
-        let lacks = all.iter().position(|said| said.first() != Some(&1)).map(rank);
+        let lacks = all.iter().position(|said| said.first() != Some(&1));
+        let lacks = lacks.map(|rank| format!("rank {rank} has no NCCL; `allfold doctor` there says why"));
+        let version = |at: usize| all.get(at).and_then(|said| said.get(2..5)).unwrap_or_default();
+        let unlike = (1..all.len()).find(|other| version(*other) != version(0)).map(|other| {
+            let [own, other_s] =
+                [0, other].map(|at| version(at).iter().map(u8::to_string).collect::<Vec<_>>().join("."));
+            format!("rank {other} has NCCL {other_s} and rank 0 has {own}: all ranks need the same version")
+        });
         let may_share = all.iter().all(|said| said.get(1) == Some(&1));
-        let place = |at: usize| all.get(at).and_then(|said| said.get(2..));
+        let place = |at: usize| all.get(at).and_then(|said| said.get(5..));
         let on_one_gpu =
             (0..all.len()).find_map(|b| (0..b).find(|a| place(*a) == place(b)).map(|a| (rank(a), rank(b))));
         let beside = |at: usize| (0..all.len()).filter(|other| place(*other) == place(at)).count() as u32;
         let most_on_one_gpu = (0..all.len()).map(beside).max().unwrap_or(1);
-        Ok(Presence { lacks, on_one_gpu, most_on_one_gpu, may_share })
+        Ok(Presence { lacks: lacks.or(unlike), on_one_gpu, most_on_one_gpu, may_share })
     }
 
     /// The error that two ranks cannot share a GPU, with possible remedies.
     pub fn refuses(&self, (a, b): (Rank, Rank)) -> Error {
         let (major, minor, patch) = self.version;
+        let shown = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |all| {
+            format!(" of its own (CUDA_VISIBLE_DEVICES is \"{}\" here)", all.escape_debug())
+        });
         Error::Argument(format!(
-            "ranks {a} and {b} are on one GPU, which NCCL {major}.{minor}.{patch} refuses here: give each rank a GPU, \
+            "ranks {a} and {b} are on one GPU, which NCCL {major}.{minor}.{patch} refuses here: give each rank a GPU{shown}, \
              set {SHARES}=1 with NCCL 2.30 or newer, or exchange by `device` or `host`"
         ))
     }

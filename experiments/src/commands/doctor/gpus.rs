@@ -58,7 +58,11 @@ fn nccl() -> DoctorFinding {
     match allfold_gpu::nccl::version() {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
-            found("nccl", format!("{major}.{minor}.{patch}{place}"))
+            let graphs = std::env::var("NCCL_GRAPH_REGISTER").unwrap_or_else(|_| "1".into());
+            found(
+                "nccl",
+                format!("{major}.{minor}.{patch}{place}, NCCL_GRAPH_REGISTER={}", graphs.escape_debug()),
+            )
         }
         Err(_) => missing("nccl", "no libnccl.so.2, or none that is 2.18 or newer", library.how_to_get()),
     }

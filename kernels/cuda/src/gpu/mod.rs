@@ -219,11 +219,8 @@ impl CudaMachine for Gpu {
 
     unsafe fn write(&self, stream: CudaStream, into: u64, from: &[u8]) -> Result<()> {
         let own = self.own(stream)?;
-        self.enter(own.device)?;
         let handle = own.handle.0;
-        // SAFETY: the stream is live.
-        let status = unsafe { result::stream::is_capturing(handle) };
-        if driver("query a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        if self.captures(stream)? {
             return Err(Error::Argument(
                 "a captured copy cannot read the host's own memory, which may be changed or freed before a replay: copy before the capture begins, or from pinned memory".into(),
             ));
@@ -346,6 +343,13 @@ impl CudaMachine for Gpu {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })
+    }
+
+    fn captures(&self, stream: CudaStream) -> Result<bool> {
+        let stream = self.at(stream)?;
+        // SAFETY: the stream is live.
+        let status = driver("query a stream", unsafe { result::stream::is_capturing(stream) })?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph> {

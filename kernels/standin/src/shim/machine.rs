@@ -228,6 +228,10 @@ impl CudaMachine for Shim {
         self.state().begin_capture(stream.0)
     }
 
+    fn captures(&self, stream: CudaStream) -> Result<bool> {
+        self.state().captures(stream.0)
+    }
+
     fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph> {
         self.state().end_capture(stream.0).map(CudaGraph)
     }

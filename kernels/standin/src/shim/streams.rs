@@ -320,6 +320,10 @@ impl Streams {
         Ok(())
     }
 
+    pub fn captures(&mut self, stream: u32) -> Result<bool> {
+        Ok(self.at(stream)?.capture.is_some())
+    }
+
     pub fn end_capture(&mut self, stream: u32) -> Result<u32> {
         const CALL: &str = "end a capture";
         let Some(number) = self.at(stream)?.capture else { return refused(CALL, "ILLEGAL_STATE") };

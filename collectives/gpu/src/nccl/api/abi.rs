@@ -101,7 +101,11 @@ fn table() -> Assertions {
     let [always, later] = signatures();
     always.iter().for_each(|(name, signature)| all.function(name, signature).unwrap());
     for (name, signature) in later {
-        let since = if name == "ncclGroupSimulateEnd" { "2, 22, 0" } else { "2, 27, 0" };
+        let since = match name {
+            "ncclMemAlloc" | "ncclMemFree" | "ncclCommRegister" | "ncclCommDeregister" => "2, 19, 0",
+            "ncclGroupSimulateEnd" => "2, 22, 0",
+            _ => "2, 27, 0",
+        };
         all.only_if(&format!("NCCL_VERSION_CODE >= NCCL_VERSION({since})"), |all| {
             all.function(name, signature).unwrap();
         });

@@ -6,7 +6,7 @@ use super::kernel::Op;
 use super::options::StandIn;
 use super::traffic::Said;
 use super::world::{Comm, find, native, on};
-use super::{INVALID_ARGUMENT, ending, group, making};
+use super::{INVALID_ARGUMENT, buffers, ending, group, making};
 use crate::{DType, ReduceOp};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -191,12 +191,25 @@ const TABLE: Api = Api {
     split: making::split,
     simulate: Some(group::simulate),
     shrink: Some(making::shrink),
+    mem_alloc: Some(buffers::mem_alloc),
+    mem_free: Some(buffers::mem_free),
+    register: Some(buffers::register),
+    deregister: Some(buffers::deregister),
+    window_register: Some(buffers::window_register),
+    window_deregister: Some(buffers::deregister),
 };
 
 /// The functions of NCCL 2.30.3.
 static CURRENT: Api = TABLE;
-/// The functions of NCCL 2.21.5, which can neither estimate nor shrink.
-static NO_ESTIMATES: Api = Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
+/// The functions of NCCL 2.21.5, which can neither estimate nor shrink, and has no windows.
+static NO_ESTIMATES: Api = Api {
+    get_version: version::<22_105>,
+    simulate: None,
+    shrink: None,
+    window_register: None,
+    window_deregister: None,
+    ..TABLE
+};
 /// The current functions with the version 2.17.1, which Allfold refuses before it calls any other function.
 static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
 /// The functions of a future NCCL 3.0.0.

@@ -6,8 +6,10 @@ use super::traffic::{Event, Link};
 use super::world::Comm;
 use super::{INVALID_USAGE, REMOTE_ERROR};
 use allfold_base::lock;
+use allfold_cuda::{CudaMachine, CudaStream};
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A function that is called at the end of a group.
 type Later = Box<dyn FnOnce()>;
@@ -105,7 +107,9 @@ fn start(mut calls: Vec<(Arc<Comm>, u64, Op)>) -> Answer {
         calls = others;
         let ops: Vec<Op> = own.into_iter().map(|(.., op)| op).collect();
         let of = comm.clone();
-        match comm.work(move || connect(&of, &ops).map_or_else(|a| a, |()| kernel::queue(&of, stream, ops))) {
+        match comm
+            .work(move || connect(&of, stream, &ops).map_or_else(|a| a, |()| kernel::queue(&of, stream, ops)))
+        {
             SUCCESS => {}
             IN_PROGRESS if answer == SUCCESS => answer = IN_PROGRESS,
             refused => return refused,
@@ -114,16 +118,20 @@ fn start(mut calls: Vec<(Arc<Comm>, u64, Op)>) -> Answer {
     answer
 }
 
-/// Waits until the other ends of all new connections have called, too.
-fn connect(comm: &Arc<Comm>, ops: &[Op]) -> Result<(), Answer> {
+/// Waits until the other ends of all new connections have called, too, and if the call registers its buffers, until all ranks have.
+fn connect(comm: &Arc<Comm>, stream: u64, ops: &[Op]) -> Result<(), Answer> {
     if !comm.group.options.connects {
         return Ok(());
     }
     let mut new: Vec<Link> = ops.iter().map(|op| op.link(comm.rank)).collect();
     new.retain(|link| !lock(&comm.connected).contains(link));
+    let captures = |(machine, at): (Arc<dyn CudaMachine>, CudaStream)| machine.captures(at).unwrap_or(false);
+    if comm.group.options.registers && super::world::stream(stream).is_some_and(captures) {
+        new.push(Link::Registered { nth: comm.registered.fetch_add(1, Ordering::Relaxed) });
+    }
     let ends = |link: &Link| match *link {
         Link::Pair { from, to } => vec![from, to],
-        Link::All { .. } => (0..comm.group.size).collect(),
+        Link::All { .. } | Link::Registered { .. } => (0..comm.group.size).collect(),
     };
     new.iter().for_each(|link| comm.group.tell(comm.rank, Event::Calls(*link)));
     let told = comm.group.options.lost == super::PeerLoss::Told;

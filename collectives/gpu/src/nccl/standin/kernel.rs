@@ -2,7 +2,7 @@
 
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
-use super::options::PeerLoss;
+use super::options::{PeerLoss, ProcessFault};
 use super::traffic::{Entry, Event, Link, Said};
 use super::world::{Comm, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
@@ -12,7 +12,8 @@ use allfold_cuda::MemoryAccess;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
 use allfold_standin::{Foreign, Poll, Progress, Shim, standin_foreign};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The size in bytes above which a collective uses another algorithm, with connections of its own.
 const LARGE: usize = 64 << 10;
@@ -153,6 +154,7 @@ fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
     }
     let pending = ops.iter().map(|op| match *op {
         Op::Meet { said, from, into } => {
+            comm.group.options.fault.iter().for_each(|fault| befall(*fault));
             let at = {
                 let mut state = lock(&comm.group.state);
                 let begun = state.begun.entry(comm.rank).or_default();
@@ -176,6 +178,23 @@ fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
         Op::Receive { into, bytes, of } => Pending::Receive { into, bytes, of },
     });
     pending.collect()
+}
+
+/// Strikes this process if the collective that begins is the one of the fault.
+#[allow(clippy::disallowed_methods, reason = "a process is late in real time")]
+fn befall((nth, fault): (u64, ProcessFault)) {
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    if BEGUN.fetch_add(1, Ordering::Relaxed) + 1 != nth {
+        return;
+    }
+    let strike = |signal: &str| {
+        let _ = std::process::Command::new("kill").args([signal, &std::process::id().to_string()]).status();
+    };
+    match fault {
+        ProcessFault::Killed => strike("-KILL"),
+        ProcessFault::Stopped => strike("-STOP"),
+        ProcessFault::Late => std::thread::sleep(Duration::from_secs(1)),
+    }
 }
 
 /// Completes the operations of a kernel that can be completed.

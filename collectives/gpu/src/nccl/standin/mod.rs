@@ -6,6 +6,7 @@
 //! world      handles, ranks of a communicator, their common state
 //! wire       what ranks that are processes tell each other, over sockets of this host
 //! making     init, split, shrink              ending   finalize, destroy, abort
+//! buffers    memory of NCCL, registered buffers and windows
 //! group      calls until the outermost end    calls    the collectives, by their names
 //! traffic    what ranks contribute to collectives and messages
 //! kernel     the work on a stream: it waits for the peers' parts, moves data, notices lost ranks
@@ -16,6 +17,7 @@
 //! behaviour follows NCCL's source (2.18 to 2.30: `init.cc`, `group.cc`, `enqueue.cc`); the library's other behaviour is not
 //! modelled.
 
+mod buffers;
 mod calls;
 mod ending;
 mod group;
@@ -31,7 +33,7 @@ mod world;
 pub(super) use calls::table;
 pub(super) use options::options;
 pub(super) use options::spans_processes;
-pub use options::{PeerLoss, StandIn, across_processes, stand_in};
+pub use options::{PeerLoss, ProcessFault, StandIn, across_processes, stand_in};
 #[cfg(test)]
 pub(super) use world::{die, threads_started};
 

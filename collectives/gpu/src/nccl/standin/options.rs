@@ -13,6 +13,17 @@ pub enum PeerLoss {
     Silent,
 }
 
+/// What befalls a process in the middle of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessFault {
+    /// It is killed.
+    Killed,
+    /// It is stopped.
+    Stopped,
+    /// It pauses for a second.
+    Late,
+}
+
 /// The behaviour of the stand-in for NCCL on one shim.
 #[derive(Clone, Copy, Debug)]
 pub struct StandIn {
@@ -32,6 +43,10 @@ pub struct StandIn {
     pub hangs: bool,
     /// Whether collectives return immediately and do nothing, for measuring the time of the surrounding code.
     pub instant: bool,
+    /// Whether a captured call registers its buffers, which waits for the peers' same call.
+    pub registers: bool,
+    /// What befalls this process in its collective of this number, counted from 1 over all communicators.
+    pub fault: Option<(u64, ProcessFault)>,
 }
 
 impl Default for StandIn {
@@ -45,6 +60,8 @@ impl Default for StandIn {
             connects: true,
             hangs: false,
             instant: false,
+            registers: false,
+            fault: None,
         }
     }
 }
@@ -53,7 +70,7 @@ impl Default for StandIn {
 type Asked = (Weak<dyn CudaMachine>, StandIn);
 static OPTIONS: Mutex<Vec<Asked>> = Mutex::new(Vec::new());
 
-/// Sets the behaviour of the stand-in for NCCL on a shim from now on. Versions: 2.30, 2.21 (can neither estimate nor shrink),
+/// Sets the behaviour of the stand-in for NCCL on a shim from now on. Versions: 2.30, 2.21 (can neither estimate nor shrink, and has no windows),
 /// 2.17 (too old) and 3.0.
 pub fn stand_in(machine: &Arc<dyn CudaMachine>, options: StandIn) {
     let mut all = lock(&OPTIONS);

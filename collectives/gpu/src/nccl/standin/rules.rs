@@ -98,6 +98,37 @@ const RULES: &[(&str, &str, &str)] = &[
          asynchronous error",
         "life::defect_3_the_ranks_that_are_left_shrink_after_they_noticed",
     ),
+    (
+        "ncclMemAlloc",
+        "memory of the current device",
+        "calls::registered_buffers_are_freed_after_their_registration",
+    ),
+    (
+        "ncclMemFree",
+        "an invalid usage while the memory is registered, an invalid argument for memory that is not NCCL's",
+        "calls::registered_buffers_are_freed_after_their_registration",
+    ),
+    (
+        "ncclCommRegister",
+        "only of NCCL's memory",
+        "calls::registered_buffers_are_freed_after_their_registration",
+    ),
+    (
+        "ncclCommDeregister",
+        "once for each registration",
+        "calls::registered_buffers_are_freed_after_their_registration",
+    ),
+    (
+        "ncclCommWindowRegister",
+        "waits until all ranks have called; not before 2.27",
+        "calls::registered_buffers_are_freed_after_their_registration, \
+         calls::windows_need_a_newer_nccl_than_registered_buffers",
+    ),
+    (
+        "ncclCommWindowDeregister",
+        "as ncclCommDeregister",
+        "calls::registered_buffers_are_freed_after_their_registration",
+    ),
 ];
 
 #[test]

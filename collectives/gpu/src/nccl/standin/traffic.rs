@@ -17,7 +17,8 @@ pub(super) struct Said {
 /// A rank's contribution to a collective: the parameters, whether a graph runs the call, the input.
 pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
 
-/// A connection: from one rank to another, or among all ranks, for the algorithm of small collectives or for that of large ones.
+/// A connection: from one rank to another, or among all ranks, for the algorithm of small collectives or for that of large ones; or the
+/// registration of buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Link {
     Pair {
@@ -27,6 +28,10 @@ pub(super) enum Link {
     /// The connections of all ranks for small collectives, or those for large collectives.
     All {
         large: bool,
+    },
+    /// The registration of this number, of buffers of all ranks: a window, or a captured call's.
+    Registered {
+        nth: usize,
     },
 }
 

@@ -36,6 +36,7 @@ fn encode(path: &str, rank: usize, event: &Event) -> Vec<u8> {
         Event::Gone => (1, Vec::new(), none),
         Event::Calls(Link::Pair { from, to }) => (2, vec![*from as i64, *to as i64], none),
         Event::Calls(Link::All { large }) => (3, vec![i64::from(*large)], none),
+        Event::Calls(Link::Registered { nth }) => (8, vec![*nth as i64], none),
         Event::Begins(at, (said, replayed, input)) => {
             let kind = KINDS.iter().position(|kind| *kind == said.kind).unwrap_or_default();
             let Said { bytes, dtype, op, root, .. } = *said;
@@ -79,6 +80,7 @@ fn decode(frame: &[u8]) -> Option<Frame> {
         5 => Event::Sends(n[2] as usize, bytes.to_vec()),
         6 => Event::Takes(n[2] as usize),
         7 => Event::Splits(n[2] as usize, n[3] as i32, n[4] as i32),
+        8 => Event::Calls(Link::Registered { nth: n[2] as usize }),
         _ => return None,
     };
     Some(Frame { path: String::from_utf8(path.to_vec()).ok()?, rank: n[0] as usize, event })
@@ -272,6 +274,7 @@ mod tests {
             Event::Gone,
             Event::Calls(Link::Pair { from: 2, to: 1 }),
             Event::Calls(Link::All { large: true }),
+            Event::Calls(Link::Registered { nth: 3 }),
             Event::Begins(9, (said, true, Arc::new(vec![1, 2, 3]))),
             Event::Sends(3, vec![4, 5]),
             Event::Takes(2),

@@ -31,6 +31,8 @@ pub(super) struct Comm {
     /// The connections that this rank has made.
     pub connected: Mutex<BTreeSet<Link>>,
     pub splits: AtomicUsize,
+    /// The number of registrations of windows, and of captured calls.
+    pub registered: AtomicUsize,
     place: Region,
 }
 
@@ -220,6 +222,7 @@ impl Comm {
             outstanding: AtomicUsize::new(0),
             connected: Mutex::default(),
             splits: AtomicUsize::new(0),
+            registered: AtomicUsize::new(0),
             place,
         });
         lock(&COMMS).insert(comm.number, comm.clone());

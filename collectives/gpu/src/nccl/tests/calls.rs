@@ -1,5 +1,6 @@
 //! Tests of groups, estimates, calls on separate threads, and captured collectives.
 
+use super::super::Registration;
 use super::super::standin::threads_started;
 use super::*;
 use allfold_cuda::CudaGraph;
@@ -201,4 +202,80 @@ fn defect_19_a_sum_that_only_one_rank_captured_is_told_as_a_disagreement() {
         let text = told.unwrap_err().to_string();
         assert!(text.contains("ranks disagree") && text.contains("in a graph"), "{text}");
     }
+}
+
+/// Where NCCL registers the buffers of a graph, a captured call waits for the other ranks within NCCL.
+#[test]
+fn a_captured_call_that_waits_for_a_stopped_rank_ends_by_the_deadline() {
+    let options = StandIn { registers: true, lost: PeerLoss::Silent, ..StandIn::default() };
+    let machine = shim(2, &[], options);
+    let told = each(&machine, 2, LONG, |mut comm| {
+        let (queue, rank) = (comm.queue().clone(), comm.rank());
+        let data = queue.upload(&[1i32]).unwrap();
+        sum(&mut comm, 1)?;
+        let graph = captured(&mut comm, &data)?;
+        queue.machine().forget(graph);
+        if rank == Rank(1) {
+            die(comm);
+            return Ok(());
+        }
+        comm.deadline = SHORT;
+        let told = captured(&mut comm, &data).map(drop);
+        queue.machine().end_capture(queue.stream()).map(|graph| queue.machine().forget(graph)).unwrap();
+        comm.abandon();
+        told
+    });
+    assert_eq!(told[1], Ok(()));
+    assert!(matches!(told[0], Err(Error::NcclDeadline { .. })), "{told:?}");
+}
+
+#[test]
+fn registered_buffers_are_freed_after_their_registration() {
+    for kind in [None, Some(Registration::Buffer), Some(Registration::Window)] {
+        ranks(3, |mut comm| {
+            let data = comm.buffer(8, kind)?;
+            comm.queue().write(data.all(), &[1i32, 2]).unwrap();
+            comm.all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())?;
+            comm.wait("finish a sum")?;
+            assert_eq!(comm.queue().download::<i32>(data.all()).unwrap(), [3, 6]);
+            comm.free(data)?;
+            comm.finalize()
+        });
+    }
+}
+
+#[test]
+fn windows_need_a_newer_nccl_than_registered_buffers() {
+    let machine = shim(2, &[], StandIn { version: (2, 21), ..StandIn::default() });
+    let told = each(&machine, 2, LONG, |mut comm| {
+        let data = comm.buffer(8, Some(Registration::Buffer))?;
+        comm.free(data)?;
+        let told = comm.buffer(8, Some(Registration::Window)).map(drop);
+        comm.finalize()?;
+        Ok(told)
+    });
+    for told in told {
+        let told = told.unwrap().unwrap_err().to_string();
+        assert!(told.contains("no ncclCommWindowRegister; 2.27 or newer"), "{told}");
+    }
+}
+
+#[test]
+fn calls_are_replayed_as_often_as_asked() {
+    let values = ranks(2, |mut comm| {
+        sum(&mut comm, 1)?;
+        let data = comm.queue().upload(&[1i32]).unwrap();
+        let double = |comm: &mut NcclComm| comm.all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all());
+        comm.replaying(
+            |comm| (0..2).try_for_each(|_| double(comm)),
+            |comm, replay| {
+                (0..3).try_for_each(|_| replay())?;
+                comm.wait("replay")
+            },
+        )?;
+        let value = comm.queue().download::<i32>(data.all()).unwrap()[0];
+        comm.finalize()?;
+        Ok(value)
+    });
+    assert_eq!(values, [64, 64], "two calls, three times");
 }
