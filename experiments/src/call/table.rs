@@ -10,24 +10,34 @@
 //! Measured and simulated rows have a table each: [`measured_row`] takes measured records and no others. The header of a
 //! simulated table marks it as simulated, and the table has one more column, the bound that no time may beat.
 
+use crate::measure::statistics::CallTimes;
 use allfold_cli::names;
 use allfold_collectives::DType;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 
 /// The three header lines of a measured table.
 pub fn measured_header() -> String {
-    header("", "", "")
+    header("", "", "", ["", ""])
+}
+
+/// The header of a measured table with the spread of single calls behind each side, as nccl-tests prints it with `-I 1`.
+pub fn spread_header() -> String {
+    let names = ["i_min", "i_max", "i_p99", "i_cv%"].map(|name| format!("  {name:>7}")).concat();
+    let units = ["(us)", "(us)", "(us)", "(%)"].map(|unit| format!("  {unit:>7}")).concat();
+    header("", "", "", [&names, &units])
 }
 
 /// The three header lines of a simulated table: virtual times, with a column for the bound.
 pub fn simulated_header() -> String {
-    header("   simulated", "    bound", "     (us)")
+    header("   simulated", "    bound", "     (us)", ["", ""])
 }
 
-fn header(title: &str, name: &str, unit: &str) -> String {
-    let side_names = format!("  {:>7}  {:>6}  {:>6} {:>6}", "time", "algbw", "busbw", "#wrong");
-    let side_units = format!("  {:>7}  {:>6}  {:>6} {:>6}", "(us)", "(GB/s)", "(GB/s)", "");
-    let titles = format!("#{:61}{:<27}{:>17}{title}", "", " out-of-place", "in-place");
+/// The header; `more` has the names and units of further columns of each side.
+fn header(title: &str, name: &str, unit: &str, more: [&str; 2]) -> String {
+    let side_names = format!("  {:>7}  {:>6}  {:>6} {:>6}{}", "time", "algbw", "busbw", "#wrong", more[0]);
+    let side_units = format!("  {:>7}  {:>6}  {:>6} {:>6}{}", "(us)", "(GB/s)", "(GB/s)", "", more[1]);
+    let wide = more[0].len();
+    let titles = format!("#{:61}{:<left$}{:>17}{title}", "", " out-of-place", "in-place", left = 27 + wide);
     let names = format!(
         "#{:>11}  {:>12}  {:>8}  {:>6}  {:>6}{side_names}{side_names}{name}",
         "size", "count", "type", "redop", "root"
@@ -44,12 +54,26 @@ pub fn measured_row(
     out_of_place: Option<&MeasuredCollective>,
     in_place: Option<&MeasuredCollective>,
 ) -> String {
-    let form = |r: Option<&MeasuredCollective>| match r {
+    row([out_of_place, in_place], |_| String::new())
+}
+
+/// The row of a size in a table with [`spread_header`]; the spreads are those of single calls, out of place and in place.
+pub fn spread_row(sides: [Option<&MeasuredCollective>; 2], spreads: [Option<CallTimes>; 2]) -> String {
+    row(sides, |at| {
+        let values = spreads[at].map(|of| [of.least, of.greatest, of.percentiles[2], of.variation()]);
+        let text = |at: usize| values.map_or_else(|| "N/A".into(), |values| time(values[at]));
+        (0..4).map(|at| format!("  {:>7}", text(at))).collect()
+    })
+}
+
+/// A row of two sides, out of place and in place, with further columns behind each.
+fn row(sides: [Option<&MeasuredCollective>; 2], more: impl Fn(usize) -> String) -> String {
+    let form = |at: usize| match sides[at] {
         Some(r) => side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong_elements),
         None => format!("  {:>7}  {:>6}  {:>6} {:>6}", "N/A", "N/A", "N/A", "N/A"),
     };
-    let called = out_of_place.or(in_place).map_or(String::new(), |record| call(&record.call));
-    format!("{called}{}{}", form(out_of_place), form(in_place))
+    let called = sides.iter().flatten().next().map_or(String::new(), |record| call(&record.call));
+    format!("{called}{}{}{}{}", form(0), more(0), form(1), more(1))
 }
 
 /// The table row of one simulated size, out of place and in place.

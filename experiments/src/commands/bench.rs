@@ -6,6 +6,8 @@ mod gpu;
 mod launched_ranks;
 mod limit;
 mod nccl_flags;
+#[cfg(feature = "cuda")]
+mod nccl_json;
 mod real;
 mod simulated;
 mod verdict;

@@ -145,5 +145,5 @@ fn on_device<T: Sample>(
     let (ends, times) = run().map_err(CommandError::from)?;
     let (time_us, error_us) = mean_and_error(&times);
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends);
-    Ok(MeasuredSide { in_place: true, time_us, error_us, wrong, first_wrong, checksum })
+    Ok(MeasuredSide { in_place: true, time_us, error_us, wrong, first_wrong, checksum, each_us: Vec::new() })
 }

@@ -8,6 +8,8 @@ pub mod machine_limits;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 #[cfg(feature = "cuda")]
+mod nccl_call;
+#[cfg(feature = "cuda")]
 mod nccl_results;
 pub mod ranks;
 pub mod statistics;

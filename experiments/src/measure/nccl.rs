@@ -10,28 +10,21 @@
 //! `--algo`, that algorithm runs over NCCL's messages, and results are compared bit for bit.
 
 use super::gpus::{Gpus, system};
-use super::inputs::{self, Sample};
-use super::nccl_results::{expected_part, far, parts};
+use super::inputs::Sample;
+pub use super::nccl_call::{Average, Issue, calls};
+use super::nccl_call::{RankCall, RankPlace};
 use super::ranks::{Data, MeasuredSide, Seen, Timing, combined, fits};
-use crate::call::plan::{CallPlan, Choice};
+use crate::call::plan::Choice;
 use crate::training::launch_mode::on_threads;
 use allfold_base::lock;
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_collectives::meaning::{On, Portion};
-use allfold_collectives::{Collective, Communicator, Error, ReduceOp};
-use allfold_cuda::{Memory, Queue, Slice};
-use allfold_gpu::nccl::{self, NcclCall, NcclComm};
+use allfold_collectives::{Collective, Communicator, Error};
+use allfold_cuda::Queue;
+use allfold_gpu::nccl::{self, NcclComm};
 use allfold_kernels::for_dtype;
 use allfold_sim::Picos;
-use allfold_sim::hash::splitmix;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-/// The number of groups of consecutive calls that are timed, for the standard error of the mean, and the fewest calls of one: the first
-/// calls of a group find an idle device.
-const STRETCHES: u32 = 5;
-const FEWEST: u32 = 20;
 
 /// The ranks of a measurement.
 pub enum GpuRanks {
@@ -39,34 +32,6 @@ pub enum GpuRanks {
     Threads(u32),
     /// This process is one rank, with this number on its host.
     Process(Box<Communicator>, u32),
-}
-
-/// The rank or ranks whose times count, as nccl-tests numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Average {
-    /// Rank 0's.
-    First,
-    /// The mean over all ranks.
-    Mean,
-    /// The least of all ranks.
-    Least,
-    /// The greatest of all ranks.
-    Greatest,
-}
-
-/// How calls are issued and timed.
-#[derive(Clone, Copy, Debug)]
-pub struct Issue {
-    /// The number of collectives that are issued as one group.
-    pub aggregate: u32,
-    /// Whether the host waits for each call.
-    pub blocking: bool,
-    /// Whether the host's time for issuing calls counts, and not the GPU's for running them.
-    pub host_time: bool,
-    /// The ranks whose times count.
-    pub average: Average,
-    /// How long ranks wait for each other and for their devices.
-    pub deadline: Duration,
 }
 
 /// A sweep over sizes.
@@ -89,12 +54,6 @@ pub enum Found {
     Joined((i32, i32, i32), Vec<String>),
     /// The sides of a size, with NCCL's own estimate for the call in microseconds, if there is one.
     Size(u64, Vec<MeasuredSide>, Option<f64>),
-}
-
-/// The calls of a stretch, and the number of all calls that are timed.
-pub fn calls(timing: Timing) -> (u32, u32) {
-    let each = timing.iterations.div_ceil(STRETCHES).max(FEWEST);
-    (each, STRETCHES * each)
 }
 
 impl NcclSweep<'_> {
@@ -125,7 +84,9 @@ fn all_ranks<T: Sample>(sweep: &NcclSweep<'_>, ranks: GpuRanks, found: &Sender<F
     let (exact, devices) = (Mutex::new(None), sweep.gpus.machine.devices().max(1));
     let one = |comm: &Communicator, place: usize| {
         let queue = Queue::new(sweep.gpus.machine.clone(), place % devices).map_err(system)?.pooled();
-        RankSweep::<T> { sweep, comm, queue, exact: &exact }.all_sizes(found)
+        let NcclSweep { choice, timing, issue, .. } = *sweep;
+        let place = RankPlace { choice, timing, issue, comm, queue };
+        RankSweep::<T> { sizes: sweep.sizes, place, exact: &exact }.all_sizes(found)
     };
     match ranks {
         GpuRanks::Process(comm, local_rank) => one(&comm, local_rank as usize),
@@ -141,41 +102,41 @@ type Shared<T> = Mutex<Option<(u64, Arc<Data<T>>)>>;
 
 /// One rank's part of a sweep.
 struct RankSweep<'a, T: Sample> {
-    sweep: &'a NcclSweep<'a>,
-    comm: &'a Communicator,
-    queue: Queue,
+    sizes: &'a [u64],
+    place: RankPlace<'a>,
     exact: &'a Shared<T>,
 }
 
 impl<T: Sample> RankSweep<'_, T> {
     fn all_sizes(&self, found: &Sender<Found>) -> Result<(), Error> {
-        let NcclSweep { choice, timing, issue, sizes, .. } = *self.sweep;
-        let (rank, ranks) = (self.comm.rank(), self.comm.size());
-        let control = self.comm.split(Some(0), rank.0)?;
+        let RankPlace { choice, timing, issue, comm, ref queue } = self.place;
+        let (rank, ranks) = (comm.rank(), comm.size());
+        let control = comm.split(Some(0), rank.0)?;
         let control =
             control.ok_or_else(|| Error::System("a rank got no communicator of all ranks".into()))?;
         let mut nccl =
-            NcclComm::join(self.queue.clone(), (rank, ranks), Box::new(control), issue.deadline, false)?;
+            NcclComm::join(queue.clone(), (rank, ranks), Box::new(control), issue.deadline, false)?;
         let tell = |what| {
             // The receiver is gone if what was found could not be printed.
-            let _ = (rank.0 == 0 || !self.comm.of_one_process()).then(|| found.send(what));
+            let _ = (rank.0 == 0 || !comm.of_one_process()).then(|| found.send(what));
         };
         tell(Found::Joined(nccl.version()?, self.places()?));
-        for &size in sizes {
+        for &size in self.sizes {
             let (mut sides, mut estimate) = (Vec::new(), None);
             for &in_place in forms(choice) {
-                let call = self.call(size, in_place)?;
+                let call = self.call(size, in_place, &mut nccl)?;
                 estimate = estimate.or(call.estimate(&mut nccl));
                 let seen = match call.measure(&mut nccl) {
-                    Ok(seen) => seen.gathered(self.comm)?,
+                    Ok(seen) => seen.gathered(comm)?,
                     Err(error) => {
                         // Kernels that wait for a lost rank use the buffers until the abort has ended.
                         if !nccl.abandon() {
                             std::mem::forget(call);
                         }
-                        return Err(nccl::culprit(self.comm, error));
+                        return Err(nccl::culprit(comm, error));
                     }
                 };
+                call.free(&mut nccl)?;
                 sides.push(combined(&averaged(seen, issue.average), timing, in_place));
             }
             tell(Found::Size(size, sides, estimate));
@@ -186,20 +147,21 @@ impl<T: Sample> RankSweep<'_, T> {
     /// The process, the host and the GPU of every rank.
     fn places(&self) -> Result<Vec<String>, Error> {
         const LONGEST: usize = 128;
+        let RankPlace { comm, ref queue, .. } = self.place;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let (process, host, device) = (std::process::id(), host.trim(), self.queue.device());
-        let gpu = self.queue.machine().name();
+        let (process, host, device) = (std::process::id(), host.trim(), queue.device());
+        let gpu = queue.machine().name();
         let text = format!("Pid {process:>6} on {host:>10} device {device:>2} [{device:#04x}] {gpu}");
         let mut own = [b' '; LONGEST];
         own.iter_mut().zip(text.bytes()).for_each(|(place, byte)| *place = byte);
-        let mut all = vec![0u8; LONGEST * self.comm.size() as usize];
-        self.comm.all_gather(&own, &mut all)?;
+        let mut all = vec![0u8; LONGEST * comm.size() as usize];
+        comm.all_gather(&own, &mut all)?;
         let text = |place: &[u8]| String::from_utf8_lossy(place).trim_end().to_string();
         Ok(all.chunks(LONGEST).map(text).collect())
     }
 
-    fn call(&self, size: u64, in_place: bool) -> Result<RankCall<'_, T>, Error> {
-        let NcclSweep { choice, timing, .. } = *self.sweep;
+    fn call(&self, size: u64, in_place: bool, nccl: &mut NcclComm) -> Result<RankCall<'_, T>, Error> {
+        let RankPlace { choice, timing, issue, .. } = self.place;
         let plan = choice.at(size).map_err(|error| Error::Argument(error.to_string()))?;
         let exact = match choice.algorithm {
             None => None,
@@ -217,9 +179,9 @@ impl<T: Sample> RankSweep<'_, T> {
             }
         };
         let whole = plan.geometry.count() as usize;
-        let fresh = || self.queue.memory(whole * size_of::<T>()).map_err(system);
+        let mut fresh = || nccl.buffer(whole * size_of::<T>(), issue.registration);
         let (input, output) = (fresh()?, fresh()?);
-        Ok(RankCall { of: self, plan, exact, input, output, whole, in_place })
+        Ok(RankCall { of: &self.place, plan, exact, input, output, whole, in_place })
     }
 }
 
@@ -250,138 +212,6 @@ fn averaged(mut seen: Vec<Seen>, average: Average) -> Vec<Seen> {
         seen.iter_mut().for_each(|rank| rank.times.clone_from(&times));
     }
     seen
-}
-
-/// A call of one size on one rank, with its buffers.
-struct RankCall<'a, T: Sample> {
-    of: &'a RankSweep<'a, T>,
-    plan: CallPlan,
-    exact: Option<Arc<Data<T>>>,
-    input: Memory,
-    output: Memory,
-    /// The elements of the whole buffer.
-    whole: usize,
-    in_place: bool,
-}
-
-impl<T: Sample> RankCall<'_, T> {
-    /// The rank's input and its result, in their buffers.
-    fn slices(&self) -> Result<(Slice<'_>, Slice<'_>), Error> {
-        let (rank, block) = (self.of.comm.rank().index(), self.plan.count as usize * size_of::<T>());
-        let row = self.of.sweep.choice.collective.meaning();
-        let own = |memory: &'_ Memory| (rank * block).min(memory.len() - block.min(memory.len()));
-        let cut = |memory, portion, at| match portion {
-            Portion::Block => Memory::all(memory).part(at, block).map_err(system),
-            _ => Ok(Memory::all(memory)),
-        };
-        let from = if self.in_place { &self.output } else { &self.input };
-        let at = if self.in_place { own(&self.output) } else { 0 };
-        Ok((cut(from, row.input.part, own(from))?, cut(&self.output, row.output.part, at)?))
-    }
-
-    fn issue(&self, nccl: &mut NcclComm) -> Result<(), Error> {
-        let Choice { collective, dtype, op, shape, algorithm, .. } = *self.of.sweep.choice;
-        if algorithm.is_some() {
-            let (rank, plan) = (self.of.comm.rank(), &self.plan);
-            let divide = collective.reduces() && op == ReduceOp::Avg;
-            let (schedule, data) = (&*plan.schedule, self.output.all());
-            return nccl::run_scheduled(nccl, rank, schedule, &plan.geometry, (dtype, op), divide, data);
-        }
-        let (input, output) = self.slices()?;
-        nccl.collective(NcclCall { collective, dtype, op, root: shape.root(), input, output })
-    }
-
-    /// NCCL's own estimate. NCCL can estimate single collectives only: a scheduled collective contains groups of its own.
-    fn estimate(&self, nccl: &mut NcclComm) -> Option<f64> {
-        let native = self.of.sweep.choice.algorithm.is_none();
-        native.then(|| nccl.estimate(|nccl| self.issue(nccl)).ok()).flatten().filter(|us| *us >= 0.0)
-    }
-
-    /// Writes the rank's input to both buffers.
-    fn prepare(&self) -> Result<(), Error> {
-        let (rank, seed) = (self.of.comm.rank().0, self.of.sweep.timing.seed);
-        for places in parts(self.whole, self.whole) {
-            let values: Vec<T> = inputs::part(seed, rank, places.clone());
-            for memory in [&self.input, &self.output] {
-                let (at, bytes) = (places.start * size_of::<T>(), values.len() * size_of::<T>());
-                let part = memory.all().part(at, bytes).map_err(system)?;
-                self.of.queue.write(part, &values).map_err(system)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn measure(&self, nccl: &mut NcclComm) -> Result<Seen, Error> {
-        const WHAT: &str = "finish a collective";
-        let NcclSweep { timing, issue: Issue { aggregate, blocking, host_time, .. }, .. } = *self.of.sweep;
-        let queue = &self.of.queue;
-        self.prepare()?;
-        self.issue(nccl)?;
-        nccl.wait(WHAT)?;
-        let checked = if timing.check { Some(self.check()?) } else { None };
-        let call = |nccl: &mut NcclComm| {
-            match aggregate {
-                0 | 1 => self.issue(nccl)?,
-                many => nccl.grouped(|nccl| (0..many).try_for_each(|_| self.issue(nccl)))?,
-            }
-            if blocking { nccl.wait(WHAT) } else { Ok(()) }
-        };
-        (0..timing.warmup).try_for_each(|_| call(nccl))?;
-        nccl.wait(WHAT)?;
-        let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
-        let ((each, _), mut times) = (calls(timing), Vec::new());
-        for _ in 0..STRETCHES {
-            self.of.comm.barrier()?;
-            #[allow(clippy::disallowed_methods, reason = "the host's time for issuing calls is measured")]
-            let begun = Instant::now();
-            from.move_to(queue).map_err(system)?;
-            (0..each).try_for_each(|_| call(nccl))?;
-            to.move_to(queue).map_err(system)?;
-            let issued = begun.elapsed().as_nanos() as u64;
-            nccl.wait(WHAT)?;
-            let nanoseconds = if host_time { issued } else { from.until(&to).map_err(system)? };
-            times.push(Picos(1000 * nanoseconds / u64::from(each * aggregate.max(1))));
-        }
-        Ok(Seen { times, checked })
-    }
-
-    /// The number of wrong elements of the rank's result, the first of them, and the result's hash.
-    fn check(&self) -> Result<(u64, Option<usize>, u64), Error> {
-        let (choice, rank) = (self.of.sweep.choice, self.of.comm.rank());
-        let row = choice.collective.meaning();
-        let (count, root) = (self.plan.count as usize, choice.shape.root());
-        let (_, output) = self.slices()?;
-        let block = row.output.part == Portion::Block;
-        let results = match block {
-            _ if row.output.on == On::Root && rank != root => 0,
-            true => count,
-            false => self.whole,
-        };
-        // A schedule leaves a rank's block at its place in the whole buffer.
-        let first = if self.exact.is_some() && block { rank.index() * count } else { 0 };
-        let output = if self.exact.is_some() { self.output.all() } else { output };
-        let (mut wrong, mut at, mut hash) = (0, None, splitmix((results * size_of::<T>()) as u64));
-        for places in parts(results, count) {
-            let (from, bytes) = ((first + places.start) * size_of::<T>(), places.len() * size_of::<T>());
-            let got: Vec<T> =
-                self.of.queue.download(output.part(from, bytes).map_err(system)?).map_err(system)?;
-            let expected = self.exact.as_ref().and_then(|data| data.expected.as_ref());
-            let (bad, place) = match expected {
-                Some(all) => {
-                    let whole = &all[rank.index()][first + places.start..][..places.len()];
-                    inputs::differing(&got, whole)
-                }
-                None => far(
-                    &got,
-                    &expected_part(choice, self.of.sweep.timing.seed, (count, rank), &places),
-                    choice,
-                ),
-            };
-            (wrong, hash) = (wrong + bad, inputs::hash_on(hash, &got));
-            at = at.or(place.map(|place| places.start + place));
-        }
-        Ok((wrong, at, hash))
-    }
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ pub struct MeasuredSide {
     pub first_wrong: Option<String>,
     /// Hash of all ranks' results; `None` where nothing was checked.
     pub checksum: Option<String>,
+    /// Microseconds of each call on the slowest rank, in order; empty where calls were not timed alone.
+    pub each_us: Vec<f64>,
 }
 
 /// The forms that a collective has: out of place, in place.
@@ -175,6 +177,8 @@ fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
 pub(crate) struct Seen {
     /// The time of a call, in each stretch.
     pub times: Vec<Picos>,
+    /// The time of each call, where calls are timed alone.
+    pub each: Vec<Picos>,
     /// The number of wrong elements, the first of them, and the result's hash.
     pub checked: Option<(u64, Option<usize>, u64)>,
 }
@@ -184,8 +188,9 @@ impl Seen {
     fn words(&self) -> Vec<i64> {
         let (wrong, first, hash) = self.checked.unwrap_or_default();
         let first = first.map_or(-1, |at| at as i64);
-        let head = [i64::from(self.checked.is_some()), wrong as i64, first, hash as i64];
-        head.into_iter().chain(self.times.iter().map(|time| time.0 as i64)).collect()
+        let stretches = self.times.len() as i64;
+        let head = [i64::from(self.checked.is_some()), wrong as i64, first, hash as i64, stretches];
+        head.into_iter().chain(self.times.iter().chain(&self.each).map(|time| time.0 as i64)).collect()
     }
 
     /// The observations of all ranks, on every rank.
@@ -197,10 +202,12 @@ impl Seen {
     }
 
     fn read(words: &[i64]) -> Seen {
-        let (head, times) = words.split_at(4);
+        let (head, times) = words.split_at(5);
         let first = usize::try_from(head[2]).ok();
         let checked = (head[0] == 1).then_some((head[1] as u64, first, head[3] as u64));
-        Seen { times: times.iter().map(|time| Picos(*time as u64)).collect(), checked }
+        let mut times: Vec<Picos> = times.iter().map(|time| Picos(*time as u64)).collect();
+        let each = times.split_off(head[4] as usize);
+        Seen { times, each, checked }
     }
 }
 
@@ -226,6 +233,9 @@ pub(crate) fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> Measure
     };
     let checked: Vec<_> = seen.iter().filter_map(|s| s.checked).collect();
     let all = !checked.is_empty();
+    let calls = seen.first().map_or(0, |rank| rank.each.len());
+    let slowest =
+        |at: usize| seen.iter().map(|rank| rank.each[at]).max().map_or(0.0, |time| time.as_micros());
     let first = checked.iter().zip(0..).find_map(|((_, first, _), rank): (_, u32)| Some((rank, (*first)?)));
     MeasuredSide {
         in_place,
@@ -234,6 +244,7 @@ pub(crate) fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> Measure
         wrong: all.then(|| checked.iter().map(|(wrong, ..)| wrong).sum()),
         first_wrong: first.map(|(rank, at)| format!("rank {rank}, element {at}")),
         checksum: all.then(|| inputs::join(checked.iter().map(|(.., hash)| *hash))),
+        each_us: (0..calls).map(slowest).collect(),
     }
 }
 
@@ -280,7 +291,7 @@ fn one_rank<T: Sample>(
         let (wrong, first) = inputs::differing(end, wanted);
         (wrong, first, inputs::hash(end))
     });
-    Ok(Seen { times, checked })
+    Ok(Seen { times, checked, each: Vec::new() })
 }
 
 /// The buffers of a call: an input and an output, or one buffer for both.

@@ -30,6 +30,39 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
+/// The spread of the times of single calls, in their unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CallTimes {
+    /// The least time.
+    pub least: f64,
+    /// The greatest time.
+    pub greatest: f64,
+    /// The mean.
+    pub mean: f64,
+    /// The 50th, 95th and 99th percentile: the least time that so many per cent of the times do not exceed.
+    pub percentiles: [f64; 3],
+    /// The standard deviation.
+    pub deviation: f64,
+}
+
+impl CallTimes {
+    /// The spread of these times; `None` if there are none.
+    pub fn of(times: &[f64]) -> Option<CallTimes> {
+        let mut sorted = times.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (least, greatest, count) = (*sorted.first()?, *sorted.last()?, sorted.len());
+        let mean = sorted.iter().sum::<f64>() / count as f64;
+        let deviation = (sorted.iter().map(|time| (time - mean).powi(2)).sum::<f64>() / count as f64).sqrt();
+        let percentile = |share: usize| sorted[(count * share).div_ceil(100).max(1) - 1];
+        Some(CallTimes { least, greatest, mean, percentiles: [50, 95, 99].map(percentile), deviation })
+    }
+
+    /// The standard deviation in per cent of the mean.
+    pub fn variation(&self) -> f64 {
+        if self.mean > 0.0 { 100.0 * self.deviation / self.mean } else { 0.0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +73,17 @@ mod tests {
         assert_eq!(steady_median(&[7.0]), 7.0);
         assert_eq!(steady_median(&[900.0, 3.0, 2.0]), 2.5);
         assert_eq!(steady_median(&[900.0, 800.0, 3.0, 1.0, 2.0, 5.0, 4.0]), 3.0);
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_times() {
+        assert_eq!(CallTimes::of(&[]), None);
+        let times: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        let spread = CallTimes::of(&times).unwrap();
+        assert_eq!((spread.least, spread.greatest, spread.mean), (1.0, 200.0, 100.5));
+        assert_eq!(spread.percentiles, [100.0, 190.0, 198.0]);
+        assert_eq!(CallTimes::of(&[3.0, 3.0]).unwrap().variation(), 0.0);
+        assert_eq!(CallTimes::of(&[7.0]).unwrap().percentiles, [7.0; 3]);
     }
 
     #[test]

@@ -151,6 +151,7 @@ macro_rules! records {
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
                     ended_early_after: self.ended_early_after(),
+                    batch: Some(self.batch as u64),
                     samples_per_s: self.throughput(),
                     steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
                     exchange: self.result.exchange.clone(),

@@ -12,6 +12,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
 use allfold_report::records::WaitingByStep;
+use allfold_trainer::run::samples_of_rank;
 use allfold_trainer::{Config, Dataset, SampleForm, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::{Arc, Mutex};
@@ -139,6 +140,7 @@ pub fn run_on(
     let alone = |config: &Config, comm: &Communicator| {
         let (result, (steps, profile)) = one(config, comm)?;
         Ok(Trained {
+            batch: samples_of_rank(config, comm.size(), data.len())?,
             result,
             steps: vec![steps],
             profiles: vec![profile],
@@ -168,5 +170,6 @@ pub fn run_on(
     let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
     let ranks = place.ranks();
     let waiting = collector.map(WaitCollector::finish).unwrap_or_default();
-    Ok(Trained { result, steps, profiles, waiting, timeline, ranks, device, on_gpus })
+    let batch = samples_of_rank(config, ranks, data.len())?;
+    Ok(Trained { result, steps, profiles, waiting, timeline, ranks, batch, device, on_gpus })
 }

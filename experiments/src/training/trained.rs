@@ -23,6 +23,8 @@ pub struct Trained {
     pub timeline: Vec<Activity>,
     /// The number of ranks.
     pub ranks: u32,
+    /// The samples of a rank in a step.
+    pub batch: usize,
     /// The name of each rank's device: `cpu`, a GPU's name, or a device model's.
     pub device: String,
     /// Whether the device is a GPU.
@@ -219,6 +221,7 @@ mod tests {
             profiles: Vec::new(),
             waiting: WaitingByStep::default(),
             timeline: Vec::new(),
+            batch: 8,
             ranks: 2,
             device: "cpu".into(),
             on_gpus,

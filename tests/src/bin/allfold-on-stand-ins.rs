@@ -4,7 +4,7 @@
 //! | variable | |
 //! |---|---|
 //! | `ALLFOLD_STANDIN` | the number of GPUs of this host (8) |
-//! | `ALLFOLD_STANDIN_RANK` | the rank that the next two concern |
+//! | `ALLFOLD_STANDIN_RANK` | the rank that the next two concern, or `all` |
 //! | `ALLFOLD_STANDIN_NCCL` | its version of NCCL: 2.21, or 2.17, which is refused |
 //! | `ALLFOLD_STANDIN_FAULT` | `kill:N`, `stop:N` or `late:N`: it is killed, stopped or late in its Nth collective |
 
@@ -35,7 +35,8 @@ fn main() -> ExitCode {
 /// The stand-in for NCCL of a rank that the variables name.
 fn nccl() -> Option<StandIn> {
     let variable = |name: &str| std::env::var(name).ok();
-    if variable("ALLFOLD_STANDIN_RANK")? != variable("RANK")? {
+    let concerned = variable("ALLFOLD_STANDIN_RANK")?;
+    if concerned != "all" && Some(concerned) != variable("RANK") {
         return None;
     }
     let version = variable("ALLFOLD_STANDIN_NCCL")

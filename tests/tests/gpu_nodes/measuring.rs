@@ -144,14 +144,97 @@ fn an_interactive_step_of_slurm_has_started_no_other_ranks() {
 fn nccl_tests_flags_are_kept_or_refused_with_a_reason() {
     let words =
         ["launch", "-n", "2", "--", "bench", "all_reduce", "--backend", "nccl", "-b", "4K", "-e", "4K"];
-    for flags in [&["-m", "4"][..], &["-z", "1"], &["-a", "3"], &["-C", "1"], &["-T", "60"], &["-p", "1"]] {
+    let kept = [
+        &["-m", "4"][..],
+        &["-z", "1"],
+        &["-a", "3"],
+        &["-C", "1"],
+        &["-T", "60"],
+        &["-p", "1"],
+        &["-R", "1"],
+        &["-R", "2"],
+        &["-G", "2", "-m", "3"],
+    ];
+    for flags in kept {
         right(&said(&[&words[..], &["-w", "1"], flags].concat()), &[4096], "0");
     }
     let alone = ["bench", "all_reduce", "--backend", "nccl", "--ranks", "2"];
-    for flag in ["-t", "-g", "-G", "-N", "-S", "-I", "-K", "-M", "-u", "-J"] {
+    for flag in ["-t", "-g", "-N", "-S", "-K", "-M", "-u"] {
         let Ended { code, text, errors } = run(&[&alone[..], &[flag, "1"]].concat());
         assert_eq!((code, text.as_str(), errors.lines().count()), (Some(2), "", 1), "{flag}: {errors}");
     }
+    for flags in [&["-G", "1", "-z", "1"][..], &["-G", "1", "-I", "1"], &["-G", "1", "--algo", "ring"]] {
+        let Ended { code, errors, .. } = run(&[&alone[..], flags].concat());
+        assert!(code == Some(2) && errors.contains("calls in a graph run without it"), "{flags:?}: {errors}");
+    }
+    let old = command(&[&words[..], &["-R", "2"]].concat())
+        .envs([("ALLFOLD_STANDIN_RANK", "all"), ("ALLFOLD_STANDIN_NCCL", "2.21")])
+        .output()
+        .unwrap();
+    let old = ended(old);
+    assert!(
+        old.code == Some(2) && old.errors.contains("no ncclCommWindowRegister; 2.27 or newer"),
+        "{}",
+        old.errors
+    );
     let other = run(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-m", "4"]);
     assert!(other.code == Some(2) && other.errors.contains("--backend nccl"), "{}", other.errors);
+}
+
+#[test]
+fn the_file_of_results_is_read_as_nccl_tests_own_and_has_the_times_of_each_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let [file, table] =
+        ["results.json", "table.txt"].map(|name| folder.path().join(name).display().to_string());
+    let bench = [
+        "bench",
+        "all_reduce",
+        "--backend",
+        "nccl",
+        "-b",
+        "1K",
+        "-e",
+        "64K",
+        "-f",
+        "8",
+        "-w",
+        "1",
+        "-I",
+        "1",
+    ];
+    let text = said(&[&["launch", "-n", "2", "--"], &bench[..], &["-J", &file]].concat());
+    assert!(text.contains("i_min    i_max    i_p99    i_cv%"), "{text}");
+    let written: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!((&written["version"], &written["nccl_version"]), (&3.into(), &23003.into()));
+    assert_eq!(written["config"]["devices"][1]["rank"], 1, "{written}");
+    let sizes: Vec<_> =
+        written["results"].as_array().unwrap().iter().map(|line| line["size"].clone()).collect();
+    assert_eq!(sizes, [1024, 8192, 65536]);
+    for line in written["results"].as_array().unwrap() {
+        for side in ["out_of_place", "in_place"] {
+            assert_eq!(line[side]["nwrong"], 0.0, "{line}");
+            let calls = line[format!("{side}_per_iter")].clone();
+            // Five stretches of 20 calls.
+            assert_eq!(calls["times_us"].as_array().unwrap().len(), 100, "{line}");
+            let of = |key: &str| calls[key].as_f64().unwrap();
+            let order = [of("min_us"), of("p50_us"), of("p95_us"), of("p99_us"), of("max_us")];
+            assert!(order.is_sorted(), "{order:?}");
+        }
+    }
+    // The table and the file are the same run for what reads either, here as one of a GPU that is known.
+    let known = |path: &str, text: &str| {
+        std::fs::write(path, text.replace("stand-in GPU", "NVIDIA H100 80GB HBM3")).unwrap();
+    };
+    known(&table, &text);
+    known(&file, &std::fs::read_to_string(&file).unwrap());
+    let read = |path: &str| {
+        let to = format!("{path}.jsonl");
+        let Ended { text, errors, .. } = run(&["validate", path, "--json", &to]);
+        assert!(text.contains("all_reduce over 2 ranks, 6 rows of float"), "{text}{errors}");
+        let rows = records(to.as_ref()).into_iter().filter(|record| record["bytes"].is_u64());
+        rows.map(|record| record["bytes"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let (of_file, of_table) = (read(&file), read(&table));
+    assert_eq!(of_file, of_table);
+    assert!(!of_file.is_empty());
 }

@@ -222,6 +222,9 @@ pair! {
         /// The number of epochs after which the run ended early, because its scores no longer got better; only of such a run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ended_early_after: Option<u64>,
+        /// Samples of a rank in a step; left out by versions before this field.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        batch: Option<u64>,
         /// Training samples per second, over all ranks, in the steps after those that warm up.
         samples_per_s: f64,
         /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on

@@ -13,6 +13,7 @@ mod predicted_curves;
 mod proofs;
 mod scaling;
 mod scaling_curves;
+mod single_runs;
 mod timeline;
 mod training;
 mod validated;

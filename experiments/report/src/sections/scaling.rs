@@ -2,7 +2,7 @@
 
 use super::names;
 use super::part::{Part, commands, fact, head};
-use super::scaling_curves;
+use super::{scaling_curves, single_runs};
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
@@ -17,7 +17,8 @@ pub const ID: &str = "scaling";
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured = records.stamped::<MeasuredScale>();
     let simulated = records.stamped::<SimulatedScale>();
-    if measured.is_empty() && simulated.is_empty() {
+    let single = single_runs::curves(records);
+    if measured.is_empty() && simulated.is_empty() && single.is_empty() {
         return Ok(None);
     }
     let stamps = measured.iter().map(|m| &m.1).chain(simulated.iter().map(|s| &s.1));
@@ -44,12 +45,23 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         let rows = measured.iter().map(|m| row!(m)).collect();
         tables.push(table("Measured on this machine; steps that warm up are not counted", rows));
     }
+    if !single.is_empty() {
+        let rows = single.iter().flatten().map(|m| row!(m)).collect();
+        tables.push(table(
+            "Measured by single training runs of equal network, device, strategy and samples",
+            rows,
+        ));
+    }
     if !simulated.is_empty() {
         let rows = simulated.iter().map(|s| row!(s)).collect();
         tables.push(table(
             "Simulated: sim computes with real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
             rows,
         ));
+    }
+    let mut plots = scaling_curves::plots(&measured, &simulated)?;
+    for curve in &single {
+        plots.extend(scaling_curves::plots(&curve.iter().collect::<Vec<_>>(), &[])?);
     }
     let efficiencies = measured.iter().map(|m| m.efficiency).chain(simulated.iter().map(|s| s.efficiency));
     let above = format::above_whole(efficiencies);
@@ -67,7 +79,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         .into_iter()
         .chain(above.map(|above| format!("An {above}.")))
         .collect(),
-        plots: scaling_curves::plots(&measured, &simulated)?,
+        plots,
         tables,
         commands,
         folded: false,

@@ -55,8 +55,9 @@ pub(crate) struct Args {
     /// Check every result: 1 or 0
     #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
     pub(super) check: u8,
-    /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0) [default: 1]
-    #[arg(short = 'R', long = "local_register", value_name = "0|1", value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Measuring")]
+    /// With shm: registered buffers, which other ranks read in place (1), or buffers that are copied (0) [default: 1]. With nccl: buffers
+    /// that are not registered (0), registered (1), or windows of all ranks (2) [default: 0]
+    #[arg(short = 'R', long = "local_register", value_name = "0|1|2", value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "Measuring")]
     pub(super) register: Option<u8>,
     /// Seed of the inputs, 0 to 2^64 - 1
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
@@ -219,12 +220,14 @@ impl Args {
                 "--ranks-per-host chooses between sockets and shared memory: use it with --backend tcp",
             ));
         }
-        if self.register.is_some() && self.backend != Backend::Shm {
-            return Err(CommandError::usage(
-                "-R registers buffers of shared memory: use it with --backend shm; buffers of NCCL are not registered",
-            ));
+        match (self.register, self.backend) {
+            (None, _) | (Some(_), Backend::Nccl) | (Some(0 | 1), Backend::Shm) => {}
+            (Some(_), Backend::Shm) => {
+                return Err(CommandError::usage("-R 2 makes windows of NCCL: use it with --backend nccl"));
+            }
+            _ => return Err(CommandError::usage("-R registers buffers: use it with --backend shm or nccl")),
         }
-        self.nccl.check(self.backend == Backend::Nccl)
+        self.nccl.check(self.backend == Backend::Nccl, self.sweep.algo.is_some())
     }
 }
 

@@ -2,14 +2,16 @@
 
 use super::args::{Args, GpuBackend};
 use super::launched_ranks;
+use super::nccl_json::Report;
 use super::verdict::{CheckResult, identity, verdict};
 use crate::call::table;
 use crate::measure::bench::{Bench, Path, Placement};
 use crate::measure::gpus::Gpus;
 use crate::measure::nccl::{self, Found, GpuRanks, NcclSweep};
 use crate::measure::ranks::MeasuredSide;
+use crate::measure::statistics::CallTimes;
 use allfold_cli::error::CommandResult;
-use allfold_cli::output::RunOutput;
+use allfold_cli::output::{RunOutput, replace};
 use allfold_cli::progress::{self, ProgressDisplay};
 use allfold_gpu::device::ExecutionMode;
 use allfold_report::format::{self, counted};
@@ -29,13 +31,18 @@ pub fn run(
         GpuBackend::Device => GpuRanks::Threads(args.sweep.ranks),
     };
     let reports = !matches!(&ranks, GpuRanks::Process(comm, _) if comm.rank().0 > 0);
-    let output = match reports {
+    let mut output = match reports {
         true => RunOutput::open(args.common.json.as_deref(), Some(args.seed))?,
         false => RunOutput::silent(Some(args.seed)),
     };
-    let (gpus, records) = (&gpus, Vec::new());
-    let mut sweep = GpuSweep { args, backend, bench, gpus, reports, output, records, wrong_at: None };
+    let file = args.nccl.file.as_deref().filter(|_| reports);
+    file.map_or(Ok(()), |file| output.will_write(file))?;
+    let (gpus, records, report) = (&gpus, Vec::new(), Report::default());
+    let mut sweep = GpuSweep { args, backend, bench, gpus, reports, output, records, report, wrong_at: None };
     sweep.run(ranks, sizes)?;
+    if let Some(file) = file {
+        replace(file, sweep.report.text(args, bench).as_bytes())?;
+    }
     if reports {
         let copy = gpus.copy_gbps(256 << 20)?;
         sweep.output.say(format!(
@@ -58,6 +65,8 @@ struct GpuSweep<'a> {
     reports: bool,
     output: RunOutput,
     records: Vec<MeasuredCollective>,
+    /// The results in the form of nccl-tests.
+    report: Report,
     /// The size and the place of the first wrong element.
     wrong_at: Option<String>,
 }
@@ -82,12 +91,13 @@ impl GpuSweep<'_> {
                 let processes =
                     if matches!(ranks, GpuRanks::Process(..)) { ", a process per rank" } else { "" };
                 let over = if choice.algorithm.is_some() { "messages" } else { "own collectives" };
-                let sweep = NcclSweep { gpus, choice, timing, issue: args.nccl.issue()?, sizes };
+                let sweep = NcclSweep { gpus, choice, timing, issue: args.nccl.issue(args.register)?, sizes };
                 let (mut spinner, mut next) = (None, sizes.iter());
                 sweep.run(ranks, |found| {
                     drop(spinner.take());
                     match found {
                         Found::Joined((major, minor, patch), places) => {
+                            self.report.joined((major, minor, patch), &places);
                             let how = format!("by the {over} of NCCL {major}.{minor}.{patch}{processes}");
                             self.heading(&how, nccl::calls(timing).1, &places)?;
                         }
@@ -127,7 +137,10 @@ impl GpuSweep<'_> {
             self.output.say(format!("#  Rank {rank:>2} Group  0 {place}"))?;
         }
         self.output.say("#")?;
-        let header = table::measured_header();
+        let header = match self.args.nccl.times_each() {
+            true => table::spread_header(),
+            false => table::measured_header(),
+        };
         // The host's time is no time of the collective.
         let is_host_time = self.backend == GpuBackend::Nccl && self.args.nccl.reports_host_time();
         self.output.say(if is_host_time { header.replace("   time", "cputime") } else { header })
@@ -151,7 +164,14 @@ impl GpuSweep<'_> {
         let wrong_at = sides.iter().find_map(|side| side.first_wrong.as_ref());
         self.wrong_at = self.wrong_at.take().or(wrong_at.map(|at| format!("{size} bytes, {at}")));
         let side = |in_place: bool| records.iter().find(|record| record.in_place == in_place);
-        self.output.say(table::measured_row(side(false), side(true)))?;
+        let spread = |in_place: bool| {
+            sides.iter().find(|side| side.in_place == in_place).and_then(|side| CallTimes::of(&side.each_us))
+        };
+        self.output.say(match self.args.nccl.times_each() {
+            true => table::spread_row([side(false), side(true)], [spread(false), spread(true)]),
+            false => table::measured_row(side(false), side(true)),
+        })?;
+        self.report.size(&records, &sides, self.args.nccl.reports_host_time());
         records.iter().try_for_each(|record| self.output.record(record))?;
         self.records.extend(records);
         Ok(())
