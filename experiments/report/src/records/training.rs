@@ -220,17 +220,14 @@ pair! {
         /// Share of the test set that is classified right.
         accuracy: f64,
         /// The number of epochs after which the run ended early, because its scores no longer got better; only of such a run.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ended_early_after: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] ended_early_after: Option<u64>,
         /// Samples of a rank in a step; left out by versions before this field.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        batch: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] batch: Option<u64>,
         /// Training samples per second, over all ranks, in the steps after those that warm up.
         samples_per_s: f64,
         /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on
         /// GPUs, whose first steps compile kernels, search for the fastest algorithms and capture graphs.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        steady_samples_per_s: Option<f64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")] steady_samples_per_s: Option<f64>,
         /// The path by which GPUs summed gradients, with the version of NCCL if it is NCCL, and why; only of runs on GPUs.
         #[serde(default, skip_serializing_if = "Option::is_none")] exchange: Option<String>,
         /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
