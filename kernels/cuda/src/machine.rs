@@ -110,6 +110,11 @@ pub trait CudaMachine: Any + Send + Sync {
         let _ = defect;
         false
     }
+    /// Counts a call of a library by its operands; false, and nothing happens, on a machine that runs its calls.
+    fn counted_call(&self, call: &'static str, accesses: &[MemoryAccess]) -> bool {
+        let _ = (call, accesses);
+        false
+    }
     /// Creates a stream on a device.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! ```text
 //! shim        a `CudaMachine` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
 //! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_cuda::Gpu`; kernels run on the shim
+//! counter     a `CudaMachine` that counts the bytes of launches, and runs nothing
 //! abi         comparison of Allfold's declarations of NVIDIA's libraries with NVIDIA's headers
 //! ```
 //!
@@ -22,10 +23,12 @@
 //! ```
 
 pub mod abi;
+mod counter;
 mod libraries;
 mod lock;
 mod shim;
 
+pub use counter::{Counter, Traffic};
 pub use libraries::{
     Convolutions, Gate, Live, Nvrtc, Products, StandinOptions, Used, gpu, install, standin_compilations,
     standin_convolutions, standin_foreign, standin_live, standin_products, standin_rules, standin_spin,

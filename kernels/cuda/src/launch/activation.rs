@@ -100,7 +100,7 @@ pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usiz
     if rows(n, columns, plane)? == 0 {
         return Ok(0);
     }
-    let arguments = Arguments::new().writes(y).reads(b).with(columns);
+    let arguments = Arguments::new().updates(y).reads(b).with(columns);
     let arguments = arguments.with(plane as u64).with(n);
     run(queue, Kernel::typed(Family::Activation, "bias", dtype), [blocks(queue, n, 4), 1, 1], arguments)?;
     Ok(2 * y.len() as u64)

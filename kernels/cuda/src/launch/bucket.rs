@@ -129,7 +129,7 @@ pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Sl
     holds("the flag", found, 1, 4)?;
     let n = x.elements(dtype.size())?;
     if n > 0 {
-        let arguments = Arguments::new().writes(x).with(factor).writes(found).with(n);
+        let arguments = Arguments::new().updates(x).with(factor).writes(found).with(n);
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Pack, "unscale", dtype), grid, arguments)?;
     }

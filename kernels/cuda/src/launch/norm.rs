@@ -25,7 +25,7 @@ pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
 pub fn clip(queue: &Queue, x: Slice<'_>, parts: Slice<'_>, limit: f64, norm: Slice<'_>) -> Result<Moved> {
     holds("a norm", norm, 1, 4)?;
     let (n, slices) = (x.elements(4)?, parts.elements(8)? as u32);
-    let arguments = Arguments::new().writes(x).with(n).reads(parts).with(slices);
+    let arguments = Arguments::new().updates(x).with(n).reads(parts).with(slices);
     let arguments = arguments.with(limit).writes(norm);
     run(queue, Kernel::plain(Family::Norm, "clip"), [blocks(queue, n, 4), 1, 1], arguments)?;
     Ok(2 * x.len() as u64)

@@ -233,7 +233,12 @@ impl<'a> Params<'a> {
         if self.jobs == 0 {
             return Ok(0);
         }
-        let arguments = reads_if(self.tables(|role| Some(role != Role::Grad)).with(rule), skip);
+        // The master weights are read in place of a narrow parameter.
+        let read = self.ranges.iter().filter(|range| range.role != Role::Grad);
+        let read = read.filter(|range| range.role != Role::Param || self.dtype == DType::F32);
+        let arguments =
+            self.tables(|role| Some(role != Role::Grad)).notes(read.map(|range| range.access(false)));
+        let arguments = reads_if(arguments.with(rule), skip);
         run(queue, Kernel::typed(Family::Optim, stem, self.dtype), [self.jobs, 1, 1], arguments)?;
         Ok(self.bytes)
     }

@@ -25,7 +25,7 @@ pub fn reduce(queue: &Queue, dtype: DType, op: ReduceOp, into: Slice<'_>, from: 
         return Ok(0);
     }
     let kernel = Kernel::typed(Family::Reduce, &format!("reduce_{}", stem(op)), dtype);
-    let arguments = Arguments::new().writes(into).reads(from).with(n);
+    let arguments = Arguments::new().updates(into).reads(from).with(n);
     run(queue, kernel, [blocks(queue, n, 16 / dtype.size() as u64), 1, 1], arguments)?;
     Ok(3 * into.len() as u64)
 }
@@ -43,7 +43,7 @@ pub fn divide(queue: &Queue, dtype: DType, into: Slice<'_>, parts: u32) -> Resul
         return Ok(0);
     }
     let kernel = Kernel::typed(Family::Reduce, "divide", dtype);
-    let arguments = Arguments::new().writes(into).with(parts).with(n);
+    let arguments = Arguments::new().updates(into).with(parts).with(n);
     run(queue, kernel, [blocks(queue, n, 16 / dtype.size() as u64), 1, 1], arguments)?;
     Ok(2 * into.len() as u64)
 }

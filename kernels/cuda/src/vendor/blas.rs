@@ -169,7 +169,7 @@ struct Call<'a> {
 }
 
 /// An operand of a product, copied to larger sides if necessary.
-struct Operand<'a> {
+pub(super) struct Operand<'a> {
     matrix: DeviceMatrix<'a>,
     copy: Option<Memory>,
     /// Rows and columns in memory, and the distance of rows.
@@ -191,9 +191,44 @@ impl<'a> Operand<'a> {
         Ok(Operand { matrix, copy, sides, stride })
     }
 
-    fn data(&self) -> Slice<'_> {
+    pub fn data(&self) -> Slice<'_> {
         self.copy.as_ref().map_or(self.matrix.data, Memory::all)
     }
+}
+
+/// Pads operands that tensor cores cannot read, lets `product` compute them, and does what the library's call does not: copies a padded
+/// result back, and adds a bias of another type than c.
+pub(super) fn padded(
+    queue: &Queue,
+    dtype: DType,
+    (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
+    c: Slice<'_>,
+    keep: f32,
+    bias: Option<Slice<'_>>,
+    product: impl FnOnce([&Operand<'_>; 2], (usize, usize), Slice<'_>, Option<Slice<'_>>) -> Result<()>,
+) -> Result<Moved> {
+    let (m, n, k) = (a.rows, b.columns, a.columns);
+    launch::holds("a matrix", a.data, (m * k) as u64, dtype.size())?;
+    launch::holds("a matrix", b.data, (k * n) as u64, dtype.size())?;
+    launch::holds("a product", c, (m * n) as u64, dtype.size())?;
+    bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
+    // cuBLASLt takes only a bias of c's own type.
+    let inside = bias.filter(|_| dtype == DType::F32);
+    // Zeros beyond k change no sum, and columns beyond n are not copied back.
+    let side = |side: usize, pad: bool| if pad { side.next_multiple_of(8) } else { side };
+    let wide = side(n, keep == 0.0 && is_padded(dtype, m, n));
+    let deep = side(k, is_padded(dtype, m, k) || is_padded(dtype, k, n));
+    let (a, b) = (Operand::new(queue, dtype, a, (m, deep))?, Operand::new(queue, dtype, b, (deep, wide))?);
+    let copied_c = (wide != n).then(|| queue.memory(2 * m * wide)).transpose()?;
+    let into = copied_c.as_ref().map_or(c, Memory::all);
+    product([&a, &b], (m, wide), into, inside)?;
+    if copied_c.is_some() {
+        launch::restride(queue, (into, wide), (c, n), (m, n))?;
+    }
+    if let (Some(bias), None) = (bias, inside) {
+        launch::bias(queue, dtype, c, bias, 1)?;
+    }
+    Ok((a.matrix.data.len() + b.matrix.data.len() + c.len()) as u64)
 }
 
 impl Blas {
@@ -213,26 +248,26 @@ impl Blas {
         &self,
         queue: &Queue,
         dtype: DType,
-        (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
+        operands: (DeviceMatrix<'_>, DeviceMatrix<'_>),
         c: Slice<'_>,
         keep: f32,
         bias: Option<Slice<'_>>,
     ) -> Result<Moved> {
-        let (m, n, k) = (a.rows, b.columns, a.columns);
-        launch::holds("a matrix", a.data, (m * k) as u64, dtype.size())?;
-        launch::holds("a matrix", b.data, (k * n) as u64, dtype.size())?;
-        launch::holds("a product", c, (m * n) as u64, dtype.size())?;
-        bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
-        // cuBLASLt takes only a bias of c's own type.
-        let inside = bias.filter(|_| dtype == DType::F32);
-        // Zeros beyond k change no sum, and columns beyond n are not copied back.
-        let padded = |side: usize, pad: bool| if pad { side.next_multiple_of(8) } else { side };
-        let wide = padded(n, keep == 0.0 && is_padded(dtype, m, n));
-        let deep = padded(k, is_padded(dtype, m, k) || is_padded(dtype, k, n));
-        let (a, b) =
-            (Operand::new(queue, dtype, a, (m, deep))?, Operand::new(queue, dtype, b, (deep, wide))?);
-        let copied_c = (wide != n).then(|| queue.memory(2 * m * wide)).transpose()?;
-        let into = copied_c.as_ref().map_or(c, Memory::all);
+        padded(queue, dtype, operands, c, keep, bias, |[a, b], (m, wide), into, bias| {
+            self.product(queue, dtype, [a, b], (m, wide), (into, keep), bias)
+        })
+    }
+
+    /// A product of operands as they lie in memory, to rows of `wide` elements.
+    fn product(
+        &self,
+        queue: &Queue,
+        dtype: DType,
+        [a, b]: [&Operand<'_>; 2],
+        (m, wide): (usize, usize),
+        (into, keep): (Slice<'_>, f32),
+        bias: Option<Slice<'_>>,
+    ) -> Result<()> {
         let lies =
             |operand: &Operand<'_>| TensorLayout::of(self.library, dtype, operand.sides, operand.stride);
         let description = Description::new(self.library)?;
@@ -241,20 +276,20 @@ impl Blas {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn(b.matrix.transposed))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn(a.matrix.transposed))?;
-        if let Some(bias) = inside {
+        if let Some(bias) = bias {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
         }
         let call = Call {
             description,
-            layouts: [lies(&b)?, lies(&a)?, TensorLayout::of(self.library, dtype, (m, wide), wide)?],
+            layouts: [lies(b)?, lies(a)?, TensorLayout::of(self.library, dtype, (m, wide), wide)?],
             operands: [pointer(b.data()), pointer(a.data())],
             aligned: [b.data(), a.data(), into].map(|operand| alignment(operand.address())),
             keep,
             queue,
         };
-        let adds = (keep != 0.0, inside.is_some());
+        let (n, k, adds) = (b.matrix.columns, a.matrix.columns, (keep != 0.0, bias.is_some()));
         let shape = (m, n, k, a.matrix.transposed, b.matrix.transposed, dtype, adds.0, adds.1, call.aligned);
         let known = lock(&self.chosen).get(&shape).copied();
         let algorithm = match known {
@@ -265,14 +300,7 @@ impl Blas {
                 *lock(&self.chosen).entry(shape).or_insert(best)
             }
         };
-        self.run(&call, &algorithm, into)?;
-        if copied_c.is_some() {
-            launch::restride(queue, (into, wide), (c, n), (m, n))?;
-        }
-        if let (Some(bias), None) = (bias, inside) {
-            launch::bias(queue, dtype, c, bias, 1)?;
-        }
-        Ok((a.matrix.data.len() + b.matrix.data.len() + c.len()) as u64)
+        self.run(&call, &algorithm, into)
     }
 
     fn run(&self, call: &Call<'_>, algorithm: &sys::cublasLtMatmulAlgo_t, c: Slice<'_>) -> Result<()> {

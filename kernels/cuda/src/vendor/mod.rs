@@ -33,6 +33,15 @@ pub fn matmul(
     let fits = a.columns == b.rows && a.rows * b.columns * a.columns > 0;
     match if fits { blas::Blas::of(queue)? } else { None } {
         Some(blas) => blas.matmul(queue, dtype, (a, b), c, keep, bias),
+        None if fits && queue.machine().counted_call("cublasLtMatmul", &[]) => {
+            blas::padded(queue, dtype, (a, b), c, keep, bias, |[a, b], _, into, bias| {
+                let inputs = [Some(a.data()), Some(b.data()), bias, (keep != 0.0).then_some(into)];
+                let inputs = inputs.into_iter().flatten().map(|input| (input, false));
+                let accesses = inputs.chain([(into, true)]).map(|(part, write)| part.access(write));
+                queue.machine().counted_call("cublasLtMatmul", &accesses.collect::<Vec<_>>());
+                Ok(())
+            })
+        }
         None => launch::matmul(queue, dtype, a, b, c, keep, bias),
     }
 }
