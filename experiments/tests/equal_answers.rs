@@ -49,9 +49,17 @@ fn commands_agree_on_the_time_of_a_step() {
                 words.extend(set.iter().flat_map(|set| ["--set", *set]));
                 records(&words)
             };
-            let scale = with(&["scale", "--modeled-only", "--collectives", "simulated"]);
-            let compare = with(&["compare", "--modeled-only", "--strategies", strategy]);
-            let (scale, compare) = (picoseconds(&scale, "time_us"), picoseconds(&compare, "step_us"));
+            let predicted = |collectives: &str| {
+                let scale = with(&["scale", "--modeled-only", "--collectives", collectives]);
+                let flags =
+                    ["compare", "--modeled-only", "--strategies", strategy, "--collectives", collectives];
+                (picoseconds(&scale, "time_us"), picoseconds(&with(&flags), "step_us"))
+            };
+            for collectives in ["nccl", "tuner"] {
+                let (scale, compare) = predicted(collectives);
+                assert_eq!(scale, compare, "{name} on {ranks} ranks of {machine}, {collectives}");
+            }
+            let (scale, compare) = predicted("simulated");
             let train =
                 runs.then(|| picoseconds(&with(&["train", "--backend", "sim", "--steps", "4"]), "time_us"));
             if scale != compare || train.is_some_and(|train| train != scale) {

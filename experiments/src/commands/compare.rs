@@ -3,6 +3,7 @@
 mod table;
 
 use crate::measure::machine_limits::cores;
+use crate::predict::exchanges::Exchanges;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::{config, run};
@@ -42,7 +43,7 @@ on one core, for the prediction. By default runs on many ranks have fewer steps.
 runs on threads. With --modeled-only, or --predicted-only alone, nothing is computed: times, bytes and memory are predicted. Every
 message of every rank is simulated; where that would take minutes, one rank of each kind is predicted, without bytes and plots.
 
-Collectives are Allfold's own, by the algorithm that a communicator chooses for the ranks and the size (`allfold show`): where ranks are
+Collectives are Allfold's own unless --collectives says otherwise, by the algorithm that a communicator chooses for the ranks and the size (`allfold show`): where ranks are
 no power of two a slower one. Messages are as wide as parameters, with AMP too. A pipeline has a stage for each rank, and tensor and
 context share layers and positions among all, unless `parallel.stages`, `parallel.tensor` and `parallel.context` say otherwise.")]
 pub(crate) struct Args {
@@ -74,6 +75,9 @@ pub(crate) struct Args {
     /// Run no arithmetic: predict from shapes, FLOPs and bytes, networks of any size on up to 256 ranks
     #[arg(long, conflicts_with_all = ["predicted_only", "steps"])]
     modeled_only: bool,
+    /// How exchanges are timed: by Allfold's schedules, simulated, or with --modeled-only as NCCL's, of one rank of each kind
+    #[arg(long, value_enum, default_value_t = Exchanges::Simulated)]
+    collectives: Exchanges,
     /// Write the comparison as an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -98,6 +102,8 @@ pub(super) struct Comparison {
     pub devices: RankDevices,
     /// What runs.
     pub by: ComparedBy,
+    /// How exchanges are timed.
+    pub collectives: Exchanges,
 }
 
 /// What runs to compare strategies.
@@ -164,6 +170,11 @@ pub fn run(args: &Args) -> CommandResult {
     devices.check(args.ranks)?;
     let topology = Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     topology.notes().iter().for_each(|note| tracing::info!("{note}"));
+    if !modeled && args.collectives != Exchanges::Simulated {
+        return Err(CommandError::usage(
+            "runs exchange real messages, by Allfold's schedules; use --collectives with --modeled-only",
+        ));
+    }
     if modeled && args.ranks > MOST_SERVED {
         return Err(CommandError::usage(format!(
             "every message is predicted, of {MOST_SERVED} ranks at most, and there are {0}; give fewer, or predict each strategy by `allfold scale --config FILE --strategy NAME --ranks {0} --modeled-only`",
@@ -189,6 +200,7 @@ pub fn run(args: &Args) -> CommandResult {
             (_, true) => ComparedBy::Prediction,
             _ => ComparedBy::ThreadsAndPrediction,
         },
+        collectives: args.collectives,
     };
     if args.steps.is_none() && steps < MOST_STEPS && !modeled {
         tracing::info!("each run of {} ranks takes {steps} steps; --steps sets another number", args.ranks);
@@ -222,7 +234,8 @@ impl Comparison {
     pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
         let strategies = strategies::names().map(String::from).collect();
         let by = ComparedBy::ThreadsAndPrediction;
-        Comparison { config, strategies, ranks, topology, devices: device.into(), by }
+        let collectives = Exchanges::Simulated;
+        Comparison { config, strategies, ranks, topology, devices: device.into(), by, collectives }
     }
 
     /// Trains by every strategy and writes the records, under `command` if that is another than this process's.
@@ -296,7 +309,8 @@ impl Comparison {
         for contender in &contenders {
             let machine = self.machine(contender.ranks)?;
             bar.set_message(format!("strategies predicted, now {}", contender.config.strategy));
-            match contender.modeled(form, &machine, &self.place()) {
+            let system = self.collectives.system(&self.topology, contender.ranks)?;
+            match contender.modeled(form, (&machine, system.as_ref()), &self.place()) {
                 Ok((record, spans)) => {
                     output.record_as(&record, command)?;
                     spans.iter().try_for_each(|span| output.record_as(span, command))?;
@@ -347,7 +361,13 @@ impl Comparison {
         }
         let amp = self.config.precision.amp != AutocastType::None;
         let devices = self.devices.described(amp);
-        output.say(format!("\npredicted on {}, each rank computing on {devices}", self.topology))?;
+        let exchanges = match self.collectives {
+            Exchanges::Simulated => "",
+            Exchanges::Nccl => ", NCCL's exchanges by the fitted model",
+            Exchanges::Tuner => ", NCCL's exchanges by its tuner's times",
+        };
+        output
+            .say(format!("\npredicted on {}, each rank computing on {devices}{exchanges}", self.topology))?;
         output.say(columns(&table(simulated.iter().map(Row::from))))?;
         let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
         let bytes = has.device_memory.unwrap_or_default();

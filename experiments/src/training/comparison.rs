@@ -9,7 +9,9 @@ use super::waiting::waiting_in_step;
 use allfold_cli::devices::RankDevices;
 use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
-use allfold_prediction::{MOST_LINKED, ModeledMachine, StepPrediction, predict, predict_every_rank};
+use allfold_prediction::{
+    MOST_LINKED, ModeledMachine, NcclSystem, StepPrediction, predict, predict_every_rank,
+};
 use allfold_report::format::counted;
 use allfold_report::records::{Breakdown, MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
 use allfold_sim::Picos;
@@ -155,24 +157,28 @@ impl Contender {
     pub fn modeled(
         &self,
         samples: SampleForm,
-        ranks: &SimulatedRanks,
+        (ranks, nccl): (&SimulatedRanks, Option<&NcclSystem>),
         machine: &str,
     ) -> allfold_trainer::Result<(SimulatedComparison, Vec<TimelineSpan>)> {
         let plan = Plan::default();
         let SimulatedRanks { topology, devices, faults } = ranks;
-        let on = ModeledMachine { devices: faults, ..ModeledMachine::new(topology, devices.device, &plan) };
-        if self.ranks > MOST_LINKED {
+        let on =
+            ModeledMachine { devices: faults, nccl, ..ModeledMachine::new(topology, devices.device, &plan) };
+        if nccl.is_some() || self.ranks > MOST_LINKED {
             let outline = predict(&self.config, samples, &on)?;
             let longest = outline.spans.iter().map(Vec::len).max().unwrap_or(0) as u64;
             // A broadcast in parts sends as many messages as there are ranks; exchanges of other strategies take fewer rounds.
             let rounds =
                 if self.config.strategy == "data_parallel" { self.ranks } else { self.ranks.ilog2() };
-            if longest * u64::from(self.ranks) * u64::from(rounds) > MOST_WORK {
+            let is_long = longest * u64::from(self.ranks) * u64::from(rounds) > MOST_WORK;
+            if is_long {
                 tracing::info!(
                     "{}: its {} exchange too much to simulate every message: one rank of each kind is predicted, without bytes and plot",
                     self.config.strategy,
                     counted(self.ranks as usize, "rank")
                 );
+            }
+            if is_long || nccl.is_some() {
                 let setup = setup(&self.config, "modeled", &devices.to_string(), self.ranks);
                 return Ok((self.outlined(&outline, setup, machine), Vec::new()));
             }
