@@ -173,7 +173,7 @@ impl NormalMatrix {
     }
 
     /// The lower Cholesky factor; `None` if the matrix is not positive definite.
-    fn factor(&self) -> Option<NormalMatrix> {
+    pub fn factor(&self) -> Option<NormalMatrix> {
         let mut lower = NormalMatrix::zero(self.size);
         for i in 0..self.size {
             for j in 0..=i {
@@ -189,14 +189,20 @@ impl NormalMatrix {
         Some(lower)
     }
 
+    /// The vector that this lower factor takes to `right`.
+    pub fn forward(&self, right: &[f64]) -> Vec<f64> {
+        let mut x = right.to_vec();
+        for i in 0..self.size {
+            let sum: f64 = (0..i).map(|k| self.at(i, k) * x[k]).sum();
+            x[i] = (x[i] - sum) / self.at(i, i);
+        }
+        x
+    }
+
     /// The vector that this positive definite matrix takes to `right`.
     pub fn solve(&self, right: &[f64]) -> Option<Vec<f64>> {
         let lower = self.factor()?;
-        let mut x = right.to_vec();
-        for i in 0..self.size {
-            let sum: f64 = (0..i).map(|k| lower.at(i, k) * x[k]).sum();
-            x[i] = (x[i] - sum) / lower.at(i, i);
-        }
+        let mut x = lower.forward(right);
         for i in (0..self.size).rev() {
             let sum: f64 = (i + 1..self.size).map(|k| lower.at(k, i) * x[k]).sum();
             x[i] = (x[i] - sum) / lower.at(i, i);

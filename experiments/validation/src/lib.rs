@@ -37,6 +37,7 @@ mod settings;
 pub mod spread;
 pub mod systems;
 pub mod tables;
+pub mod why;
 
 #[cfg(test)]
 mod tests;

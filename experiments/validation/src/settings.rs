@@ -93,7 +93,7 @@ pub(crate) fn limited(platform: Platform, env: &Env) -> Platform {
 }
 
 /// The number of NICs that `NCCL_IB_HCA` lists by name; `None` for a prefix or an exclusion, which gives no number.
-fn listed(text: &str) -> Option<u32> {
+pub(crate) fn listed(text: &str) -> Option<u32> {
     let names: Vec<&str> = text.trim_start_matches('=').split(',').filter(|name| !name.is_empty()).collect();
     let one =
         |name: &str| name.split(':').next().is_some_and(|name| name.ends_with(|c: char| c.is_ascii_digit()));

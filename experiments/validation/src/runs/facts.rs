@@ -40,13 +40,15 @@ pub(super) struct Facts {
     /// Settings of this job.
     env: BTreeMap<String, String>,
     /// What NCCL's log says was used, by the words of [`USED`].
-    used: BTreeSet<&'static str>,
+    pub(super) used: BTreeSet<&'static str>,
+    /// The NICs that NCCL's log lists.
+    pub(super) nics: Option<u32>,
     /// Whether a table was read, so that the next facts are on another job.
     pub(super) done: bool,
 }
 
 /// Words of NCCL's log that say what was used.
-const USED: [&str; 7] = [
+const USED: [&str; 8] = [
     "via NET/Socket",
     "Using network Socket",
     "via NET/",
@@ -54,6 +56,7 @@ const USED: [&str; 7] = [
     "via P2P",
     "via SHM",
     "NVLS multicast support is not available",
+    "Init COMPLETE",
 ];
 
 /// Words of a line in which `NCCL_ALGO=Ring` is a setting.
@@ -86,6 +89,9 @@ impl Facts {
         if line.contains("NCCL INFO") {
             self.used.extend(USED.iter().filter(|words| line.contains(**words)));
             self.communicator = number(line, " nranks ").or(self.communicator);
+            let nics = line.split_once("NET/IB : Using ").map(|(_, list)| list.matches(']').count());
+            self.nics =
+                nics.and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0).or(self.nics);
         }
         if line.contains("CCL_") || line.contains("FI_") {
             self.settings(line);

@@ -32,8 +32,8 @@ pub use left_out::RowsLeftOut;
 use read::parse_all as parse_given;
 #[cfg(test)]
 pub(crate) use read::parse_unchecked;
-pub use read::{parse, read};
-pub use reading::Reading;
+pub use read::{log_facts, parse, read};
+pub use reading::{LogFacts, Reading};
 pub use run::{Run, RunRow};
 
 #[cfg(test)]

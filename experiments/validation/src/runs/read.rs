@@ -1,7 +1,8 @@
 //! Reads a file of runs in any of the layouts.
 
+use super::facts::Facts;
 use super::flaw::Flaw;
-use super::reading::Reading;
+use super::reading::{LogFacts, Reading};
 use super::run::Run;
 use super::{contradiction, published, records, report, table};
 use allfold_sim::read_at_most;
@@ -85,8 +86,30 @@ fn binary(line: usize) -> Flaw {
 
 /// Reads a log line by line.
 fn log(path: &Path, name: &str, ranks: Option<u32>) -> Result<Reading, Flaw> {
-    let mut file = BufReader::new(File::open(path).map_err(Flaw::whole)?);
     let mut reader = table::Reader::new(name, ranks);
+    each_line(path, |number, line| reader.line(number, line))?;
+    reader.finish()
+}
+
+/// Reads what a log of NCCL (`NCCL_DEBUG=INFO`) says was set and used, line by line, whatever its length.
+///
+/// # Errors
+/// A file that cannot be opened or is no text, or has no line of NCCL's log.
+pub fn log_facts(path: &Path) -> Result<LogFacts, Flaw> {
+    let (mut facts, mut lines) = (Facts::default(), 0u64);
+    let read = each_line(path, |_, line| {
+        lines += u64::from(line.contains("NCCL INFO"));
+        facts.learn(line);
+        Ok(())
+    });
+    let none = || Flaw::whole("expected lines with `NCCL INFO`, as NCCL_DEBUG=INFO prints them; it has none");
+    read.and_then(|()| if lines > 0 { Ok(()) } else { Err(none()) }).map_err(|flaw| flaw.of(path))?;
+    Ok(LogFacts { env: facts.env(), used: facts.used, nics: facts.nics })
+}
+
+/// Calls `take` with the number and the text of every line of a log, which is never held whole.
+fn each_line(path: &Path, mut take: impl FnMut(usize, &str) -> Result<(), Flaw>) -> Result<(), Flaw> {
+    let mut file = BufReader::new(File::open(path).map_err(Flaw::whole)?);
     let mut bytes = Vec::new();
     for number in 1.. {
         bytes.clear();
@@ -100,9 +123,9 @@ fn log(path: &Path, name: &str, ranks: Option<u32>) -> Result<Reading, Flaw> {
         if read as u64 == LINE && bytes.last() != Some(&b'\n') {
             file.skip_until(b'\n').map_err(Flaw::whole)?;
         }
-        reader.line(number, String::from_utf8_lossy(&bytes).trim_end_matches('\n'))?;
+        take(number, String::from_utf8_lossy(&bytes).trim_end_matches('\n'))?;
     }
-    reader.finish()
+    Ok(())
 }
 
 /// Reads a published run without checking it for contradictions: for runs that tests make.
