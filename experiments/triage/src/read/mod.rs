@@ -7,8 +7,9 @@ mod ras;
 mod words;
 
 use crate::model::{DumpedJob, FIRST_OPEN, Log, MessageEnd, Op, RankGroup};
-use allfold_base::{Rank, json_error, read_at_most};
+use allfold_base::{Rank, read_at_most};
 use allfold_collectives::flight::Record;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::{Path, PathBuf};
@@ -17,6 +18,8 @@ use std::path::{Path, PathBuf};
 const LONGEST: u64 = 256 << 20;
 /// The most files that are read.
 const FILES: usize = 1 << 17;
+/// How many files of a folder are in memory at once.
+const BATCH: usize = 64;
 
 /// What the names of communicators in Allfold's own records begin with.
 const OWN: &str = "communicator ";
@@ -52,12 +55,30 @@ impl DumpReader {
         let mut entries =
             std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
         entries.sort();
-        for file in entries.into_iter().filter(|entry| entry.is_file()).take(FILES) {
-            let read = read_at_most(&file, LONGEST, "a dump");
-            let read = read.and_then(|bytes| self.bytes(&file, modified(&file), &bytes));
-            self.noted(&file, read)?;
+        let mut files: Vec<PathBuf> = entries.into_iter().filter(|entry| entry.is_file()).collect();
+        files.truncate(FILES);
+        let load = |file: &PathBuf| {
+            let bytes = read_at_most(file, LONGEST, "a dump")?;
+            let written = modified(file);
+            let dump = pytorch::dump(&named(file), written, &bytes)?;
+            Ok(if dump.is_some() { (written, dump, Vec::new()) } else { (written, None, bytes) })
+        };
+        for batch in files.chunks(BATCH) {
+            for (file, read) in batch.iter().zip(at_once(batch, load)) {
+                let added = read.and_then(|(written, dump, bytes)| match dump {
+                    Some(dump) => self.dump(file, dump),
+                    None => self.bytes(file, written, &bytes),
+                });
+                self.noted(file, added)?;
+            }
         }
         Ok(())
+    }
+
+    /// Adds what a file of PyTorch's flight recorder holds.
+    fn dump(&mut self, path: &Path, dump: pytorch::RankDump) -> Result<()> {
+        self.file = path.display().to_string();
+        dump.add(self).map_err(|why| self.refused(why))
     }
 
     /// Notes that a file among others cannot be read. Two dumps of a rank are an error.
@@ -77,40 +98,25 @@ impl DumpReader {
     /// # Errors
     /// As `InvalidData`, the bytes are no dump; as `AlreadyExists`, another dump of the rank has been read.
     pub fn bytes(&mut self, path: &Path, written: i64, bytes: &[u8]) -> Result<()> {
+        let name = named(path);
+        if let Some(dump) = pytorch::dump(&name, written, bytes)? {
+            return self.dump(path, dump);
+        }
         self.file = path.display().to_string();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
         let own = name.starts_with("flight-rank-");
         if own && name.ends_with(".part") {
             return Err(invalid("a flight record that was not completed".into()));
         }
-        let start: &[u8] = bytes.get(..2).unwrap_or_default();
-        match start {
-            [0x1f, 0x8b] => return self.archive(path, flate2::read::GzDecoder::new(bytes)),
-            _ if is_archive(bytes) => return self.archive(path, bytes),
-            [0x80, _] => {
-                let rank = rank_in(&name).ok_or_else(|| invalid(nameless()))?;
-                let dump = allfold_tensor_files::pickle::plain::<pytorch::Dump<'_>>(bytes);
-                return dump.and_then(|dump| dump.add(rank, written, self)).map_err(|why| self.refused(why));
-            }
-            _ => {}
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            return self.archive(path, flate2::read::GzDecoder::new(bytes));
+        }
+        if is_archive(bytes) {
+            return self.archive(path, bytes);
         }
         let text = String::from_utf8_lossy(bytes);
         if own || text.starts_with("{\"flight\":") {
             let record = Record::parse(&text)?;
             return own::add(record, self).map_err(|why| self.refused(why));
-        }
-        if text.trim_start().starts_with('{')
-            && text.contains("\"version\"")
-            && text.contains("\"pg_config\"")
-        {
-            let rank = rank_in(&name).ok_or_else(|| invalid(nameless()))?;
-            let dump: pytorch::Dump<'_> = serde_json::from_str(&text).map_err(|error| {
-                invalid(format!(
-                    "is no dump of PyTorch's flight recorder: {}",
-                    json_error(&error.to_string(), None)
-                ))
-            })?;
-            return dump.add(rank, written, self).map_err(|why| self.refused(why));
         }
         if inspector::is_inspector(&text) {
             return inspector::add(&text, self).map_err(|why| self.refused(why));
@@ -193,67 +199,66 @@ impl DumpReader {
             .map(|rank| rank + 1)
             .max();
         self.job.size = self.job.size.max(listed.max(dumped).max(worded).unwrap_or(0));
-        self.merge()?;
+        let users = self.merge()?;
         self.name_processes();
         self.own_peers();
         self.renumber();
-        let mut seen: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); self.job.groups.len()];
-        for (rank, log) in &self.job.logs {
-            seen.iter_mut().zip(0..).for_each(|(seen, group)| {
-                seen.extend(log.ops.iter().any(|op| op.group == group).then_some(*rank))
-            });
-        }
         let size = self.job.size;
-        for ((number, group), seen) in (0..).zip(&mut self.job.groups).zip(seen) {
+        for (number, group) in (0..).zip(&mut self.job.groups) {
             if self.world.contains(&number) && group.other_lists.is_empty() {
                 group.members = (0..size).collect();
             } else if group.members.is_empty() {
-                group.members = seen.into_iter().collect();
+                group.members = users.get(&number).cloned().unwrap_or_default();
             }
         }
         Ok(self.job)
     }
 
-    /// Makes groups one that have one name, and lists of ranks that overlap: their ranks disagree about who is in the group.
+    /// Makes groups one that have one name, and lists of ranks that overlap: their ranks disagree about who is in the group. Returns the
+    /// ranks that used each group.
     ///
     /// # Errors
     /// Several ranks have each of two lists of all ranks: the dumps are of two jobs.
-    fn merge(&mut self) -> std::result::Result<(), String> {
-        let keys: Vec<_> = self
-            .groups
-            .iter()
-            .map(|((name, ranks), number)| (name.clone(), ranks.clone(), *number))
-            .collect();
+    fn merge(&mut self) -> std::result::Result<BTreeMap<u32, Vec<u32>>, String> {
         let mut users: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (rank, log) in &self.job.logs {
-            let groups: BTreeSet<u32> = log.ops.iter().map(|op| op.group).collect();
-            groups.into_iter().for_each(|group| users.entry(group).or_default().push(*rank));
+            for op in &log.ops {
+                let users = users.entry(op.group).or_default();
+                if users.last() != Some(rank) {
+                    users.push(*rank);
+                }
+            }
         }
-        let count = |group: &u32| users.get(group).map_or(0, Vec::len);
+        let count = |group: u32| users.get(&group).map_or(0, Vec::len);
+        // The groups of a name that list a rank: nearly always one.
+        let mut listing: BTreeMap<(&str, u32), Vec<u32>> = BTreeMap::new();
+        for ((name, ranks), number) in &self.groups {
+            ranks.iter().for_each(|rank| listing.entry((name, *rank)).or_default().push(*number));
+        }
         let mut into: BTreeMap<u32, u32> = BTreeMap::new();
-        for (name, ranks, number) in &keys {
-            let overlapping = |(other, list, _): &&(String, Vec<u32>, u32)| {
-                other == name && list.iter().any(|rank| ranks.contains(rank))
-            };
-            let most =
-                keys.iter().filter(overlapping).max_by_key(|(_, list, number)| (count(number), list.len()));
-            if let Some((_, list, most)) = most.filter(|(_, _, most)| most != number) {
-                if self.world.contains(number) && count(number) > 1 && count(most) > 1 {
+        for ((name, ranks), number) in &self.groups {
+            let overlapping = ranks.iter().filter_map(|rank| listing.get(&(&**name, *rank))).flatten();
+            let length = |group: u32| self.job.groups[group as usize].members.len();
+            let most = overlapping.copied().max_by_key(|other| (count(*other), length(*other), *other));
+            if let Some(most) = most.filter(|most| most != number) {
+                if self.world.contains(number) && count(*number) > 1 && count(most) > 1 {
                     return Err(format!(
                         "the dumps are of two jobs, of {} and of {} ranks: give those of one",
-                        list.len(),
+                        length(most),
                         ranks.len()
                     ));
                 }
-                let others = self.job.groups[*most as usize].other_lists.entry(ranks.clone()).or_default();
+                let others = self.job.groups[most as usize].other_lists.entry(ranks.clone()).or_default();
                 others.extend(users.get(number).into_iter().flatten());
-                into.insert(*number, *most);
+                into.insert(*number, most);
             }
         }
-        for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
-            op.group = into.get(&op.group).copied().unwrap_or(op.group);
+        if !into.is_empty() {
+            for op in self.job.logs.values_mut().flat_map(|log| &mut log.ops) {
+                op.group = into.get(&op.group).copied().unwrap_or(op.group);
+            }
         }
-        Ok(())
+        Ok(users)
     }
 
     /// Finds the ranks of processes that NCCL's RAS names by host and number.
@@ -331,9 +336,23 @@ fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidData, why)
 }
 
-fn nameless() -> String {
-    "is a dump of PyTorch's flight recorder, whose file name must end with the rank, as nccl_trace_rank_3"
-        .into()
+fn named(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
+}
+
+/// A function of each item, on all cores; the results in the order of the items.
+pub(crate) fn at_once<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(items.len()).max(1);
+    let of = &of;
+    std::thread::scope(|scope| {
+        let parts = items.chunks(items.len().div_ceil(cores).max(1));
+        let parts: Vec<_> =
+            parts.map(|part| scope.spawn(move || part.iter().map(of).collect::<Vec<R>>())).collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 /// The rank in the name of a dump: its last number, before an ending.

@@ -8,23 +8,25 @@
 //! "scheduled", and `retired` says that the operation has ended. It lists the ranks of the latest group alone, under an empty name, and
 //! records no sends and receives, though they count in `pg_status`.
 
-use super::DumpReader;
+use super::{DumpReader, invalid, rank_in};
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
-use allfold_base::Rank;
+use allfold_base::{Rank, json_error};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny};
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::Result as Read;
 
 /// The minor versions that are known: of newer ones a note is printed.
 const NEWEST: u32 = 10;
 
 #[derive(Deserialize)]
-pub(super) struct Dump<'a> {
+struct Dump<'a> {
     #[serde(borrow)]
     version: Cow<'a, str>,
     #[serde(default, borrow)]
-    pg_config: BTreeMap<Cow<'a, str>, Config>,
+    pg_config: BTreeMap<Cow<'a, str>, Config<'a>>,
     #[serde(default)]
     pg_status: BTreeMap<String, BTreeMap<String, Number>>,
     #[serde(default, borrow)]
@@ -32,18 +34,17 @@ pub(super) struct Dump<'a> {
 }
 
 #[derive(Deserialize)]
-struct Config {
-    #[serde(default)]
-    desc: String,
-    #[serde(default)]
-    ranks: Ranks,
+struct Config<'a> {
+    #[serde(default, borrow)]
+    ranks: Ranks<'a>,
 }
 
 /// A list of ranks, which both writers write as a text.
 #[derive(Default, Deserialize)]
 #[serde(untagged)]
-enum Ranks {
-    Text(String),
+enum Ranks<'a> {
+    #[serde(borrow)]
+    Text(Cow<'a, str>),
     List(Vec<u32>),
     #[default]
     None,
@@ -83,9 +84,9 @@ struct Entry<'a> {
     #[serde(default)]
     is_p2p: bool,
     #[serde(default)]
-    input_sizes: Vec<Vec<i64>>,
+    input_sizes: Vec<Elements>,
     #[serde(default)]
-    output_sizes: Vec<Vec<i64>>,
+    output_sizes: Vec<Elements>,
     #[serde(default, borrow)]
     input_dtypes: Vec<Cow<'a, str>>,
     #[serde(borrow)]
@@ -101,10 +102,61 @@ struct Entry<'a> {
     #[serde(default)]
     timeout_ms: i64,
     #[serde(default, borrow)]
-    frames: Vec<Frame<'a>>,
+    frames: Caller<'a>,
 }
 
-#[derive(Deserialize)]
+/// The number of elements of a tensor, whose shape is written.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Elements(i64);
+
+impl<'de> Deserialize<'de> for Elements {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Elements, D::Error> {
+        struct Shape;
+        impl<'de> Visitor<'de> for Shape {
+            type Value = Elements;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a shape")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Elements, A::Error> {
+                let mut product = 1_i64;
+                while let Some(size) = sizes.next_element()? {
+                    product = product.saturating_mul(size);
+                }
+                Ok(Elements(product))
+            }
+        }
+        from.deserialize_seq(Shape)
+    }
+}
+
+/// The first frame of a stack that is neither PyTorch's nor Python's own.
+#[derive(Default)]
+struct Caller<'a>(Option<Frame<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Caller<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Caller<'a>, D::Error> {
+        const NOT_THE_PROGRAM: [&str; 4] = ["/torch/", "/site-packages/", "/lib/python3", "<frozen"];
+        struct Stack;
+        impl<'de> Visitor<'de> for Stack {
+            type Value = Caller<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a stack")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut frames: A) -> Result<Caller<'de>, A::Error> {
+                let mut found = Caller(None);
+                while let (None, Some(frame)) = (&found.0, frames.next_element::<Frame<'_>>()?) {
+                    found.0 = Some(frame)
+                        .filter(|frame| !NOT_THE_PROGRAM.iter().any(|part| frame.filename.contains(part)));
+                }
+                while frames.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(found)
+            }
+        }
+        from.deserialize_seq(Stack)
+    }
+}
+
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame<'a> {
     #[serde(default, borrow)]
     name: Cow<'a, str>,
@@ -118,68 +170,123 @@ fn nullable<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
     Ok(Option::<i64>::deserialize(from)?.unwrap_or(0))
 }
 
+/// The dump of one rank, with groups, calls and places by numbers of its own.
+pub(super) struct RankDump {
+    rank: u32,
+    minor: u32,
+    log: Log,
+    groups: Vec<DumpGroup>,
+    calls: Vec<OpCall>,
+    places: Vec<String>,
+}
+
+/// A group of a dump.
+struct DumpGroup {
+    name: String,
+    desc: String,
+    members: Vec<u32>,
+}
+
+/// Reads a file; `None` if it is no dump of PyTorch's flight recorder.
+///
+/// # Errors
+/// The dump is damaged, its major version is not 2, or its ranks or the file's rank are none.
+pub(super) fn dump(name: &str, written: i64, bytes: &[u8]) -> Read<Option<RankDump>> {
+    let rank = || {
+        rank_in(name).ok_or_else(|| invalid("is a dump of PyTorch's flight recorder, whose file name must end with the rank, as nccl_trace_rank_3".into()))
+    };
+    let is_json = || {
+        let has = |key: &[u8]| bytes.windows(key.len()).any(|at| at == key);
+        bytes.trim_ascii_start().starts_with(b"{")
+            && !bytes.starts_with(b"{\"flight\":")
+            && has(b"\"version\"")
+            && has(b"\"pg_config\"")
+    };
+    let read = match bytes {
+        [0x80, ..] => allfold_tensor_files::pickle::plain::<Dump<'_>>(bytes),
+        _ if is_json() => serde_json::from_slice(bytes).map_err(|error| {
+            format!("is no dump of PyTorch's flight recorder: {}", json_error(&error.to_string(), None))
+        }),
+        _ => return Ok(None),
+    };
+    let rank = rank()?;
+    read.and_then(|dump| dump.of_rank(rank, written)).map(Some).map_err(invalid)
+}
+
+/// The number of a value among those that were met, and whether it is new.
+fn number<K: Ord>(known: &mut BTreeMap<K, u32>, key: K) -> (u32, bool) {
+    let next = known.len() as u32;
+    let number = *known.entry(key).or_insert(next);
+    (number, number == next)
+}
+
 impl Dump<'_> {
-    /// Adds the dump of a rank to a reading.
-    ///
-    /// # Errors
-    /// The dump's major version is not 2, or its ranks are none.
-    pub(super) fn add(self, rank: u32, written: i64, into: &mut DumpReader) -> Result<(), String> {
-        let number = |text: Option<&str>| text.and_then(|text| text.parse::<u32>().ok());
-        let mut parts = self.version.split('.');
-        match (number(parts.next()), number(parts.next())) {
-            (Some(2), Some(minor)) if minor > NEWEST => into.note(format!(
-                "dumps have version 2.{minor} of PyTorch's flight recorder; versions to 2.{NEWEST} are known, and what is newer is not read"
-            )),
-            (Some(2), Some(_)) => {}
-            _ => return Err(format!("has version {} of PyTorch's flight recorder; versions 2.1 to 2.{NEWEST} are read", self.version)),
-        }
+    fn of_rank(&self, rank: u32, written: i64) -> Result<RankDump, String> {
+        let mut parts = self.version.split('.').map(str::parse);
+        let (Some(Ok(2)), Some(Ok(minor))) = (parts.next(), parts.next()) else {
+            return Err(format!(
+                "has version {} of PyTorch's flight recorder; versions 2.1 to 2.{NEWEST} are read",
+                self.version
+            ));
+        };
         let lists = self.lists()?;
         let whole = self.entries.first().is_none_or(|entry| entry.record_id == 0);
-        let mut log = Log { whole, written, ..Log::default() };
+        let ops = Vec::with_capacity(self.entries.len());
+        let log = Log { whole, written, ops, ..Log::default() };
+        let mut made =
+            RankDump { rank, minor, log, groups: Vec::new(), calls: Vec::new(), places: Vec::new() };
         // Recorders without events discover no times.
         let eventful =
             self.entries.iter().any(|e| e.time_discovered_started_ns > 0 || e.state != "scheduled");
-        let mut messages: BTreeMap<(u32, MessageEnd), u64> = BTreeMap::new();
-        let mut open = BTreeMap::new();
+        let (mut groups, mut calls, mut places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut messages, mut open) = (BTreeMap::new(), BTreeMap::new());
+        let mut peers = Vec::new();
         for entry in &self.entries {
-            let group = into.group(&entry.process_group, &lists);
-            let state = match (&*entry.state, entry.retired) {
-                ("completed", _) => OpState::Done,
-                (_, true) if !eventful => OpState::Done,
-                (_, true) => OpState::Failed,
-                ("started", _) => OpState::Started,
-                _ => OpState::Called,
-            };
+            let (group, new) = number(&mut groups, &entry.process_group);
+            if new {
+                made.groups.push(DumpGroup::of(&entry.process_group, &lists));
+            }
+            let (call, new) = number(
+                &mut calls,
+                (&entry.profiling_name, &entry.input_sizes, &entry.output_sizes, &entry.input_dtypes),
+            );
+            if new {
+                let (call, peer) = entry.call();
+                made.calls.push(call);
+                peers.push(peer);
+            }
+            let (place, new) = number(&mut places, entry.frames.0.as_ref());
+            if new {
+                made.places.push(entry.frames.0.as_ref().map_or(String::new(), Frame::told));
+            }
+            let state = entry.state(eventful);
             *open.entry(entry.pg_id).or_insert(0) += i64::from(state != OpState::Done);
-            let (call, peers) = entry.call();
-            if call.name == "coalesced" && entry.is_p2p {
+            if entry.is_p2p && made.calls[call as usize].name == "coalesced" {
                 continue;
             }
-            let message = peers.map(|message| into.in_world(group, message));
+            let message = peers[call as usize].map(|message| made.groups[group as usize].in_world(message));
             let sequence = match message {
                 Some(message) => {
-                    let count = messages.entry((group, message)).or_default();
+                    let count = messages.entry((group, message)).or_insert(0_u64);
                     *count += 1;
                     *count - 1
                 }
                 None => entry.collective_seq_id,
             };
-            let op = Op {
+            made.log.ops.push(Op {
                 group,
                 sequence,
-                call: into.job.calls.number(&call),
-                place: into
-                    .place(entry.frames.iter().map(|frame| (&*frame.name, &*frame.filename, frame.line))),
+                call,
+                place,
                 message,
                 state,
                 called: entry.time_created_ns,
                 ended: entry.time_discovered_completed_ns,
                 limit_ms: u32::try_from(entry.timeout_ms).unwrap_or(0),
-            };
-            log.ops.push(op);
+            });
         }
-        log.in_unrecorded = !eventful && self.is_in_unrecorded(&open);
-        into.insert(rank, log)
+        made.log.in_unrecorded = !eventful && self.is_in_unrecorded(&open);
+        Ok(made)
     }
 
     /// Whether some group has begun more calls than it ended, and no entry of it is open.
@@ -192,10 +299,10 @@ impl Dump<'_> {
     }
 
     /// The ranks of each group by name.
-    fn lists(&self) -> Result<BTreeMap<String, (String, Vec<u32>)>, String> {
+    fn lists(&self) -> Result<BTreeMap<&str, Vec<u32>>, String> {
         let named = self.pg_config.iter().filter(|(name, _)| !name.is_empty());
         named
-            .map(|(name, Config { desc, ranks })| {
+            .map(|(name, Config { ranks })| {
                 let ranks = match ranks {
                     Ranks::List(ranks) => ranks.clone(),
                     Ranks::Text(text) => {
@@ -209,14 +316,32 @@ impl Dump<'_> {
                 };
                 match ranks.iter().find(|rank| **rank >= Rank::MOST) {
                     Some(rank) => Err(format!("has a rank {rank}; a job has at most {} ranks", Rank::MOST)),
-                    None => Ok((name.to_string(), (desc.clone(), ranks))),
+                    None => Ok((&**name, ranks)),
                 }
             })
             .collect()
     }
 }
 
+impl Frame<'_> {
+    fn told(&self) -> String {
+        let Frame { name, filename, line } = self;
+        format!("{}:{line} in {name}", filename.rsplit('/').next().unwrap_or(filename))
+    }
+}
+
 impl Entry<'_> {
+    /// How far the rank got.
+    fn state(&self, eventful: bool) -> OpState {
+        match (&*self.state, self.retired) {
+            ("completed", _) => OpState::Done,
+            (_, true) if !eventful => OpState::Done,
+            (_, true) => OpState::Failed,
+            ("started", _) => OpState::Started,
+            _ => OpState::Called,
+        }
+    }
+
     /// What the ranks must agree on; for a message, its peer in the group.
     fn call(&self) -> (OpCall, Option<MessageEnd>) {
         let name = self.profiling_name.split_once(':').map_or(&*self.profiling_name, |(_, name)| name);
@@ -235,9 +360,7 @@ impl Entry<'_> {
             "scatter" | "recv" => Some(&self.output_sizes),
             _ => Some(&self.input_sizes),
         };
-        let elements = |shape: &Vec<i64>| {
-            shape.iter().fold(1_i64, |product, size| product.saturating_mul(*size)).to_string()
-        };
+        let elements = |Elements(count): &Elements| count.to_string();
         let count =
             sizes.map(|sizes| sizes.iter().map(elements).collect::<Vec<_>>().join("+")).unwrap_or_default();
         let kinds: BTreeSet<&str> = self.input_dtypes.iter().map(|dtype| &**dtype).collect();
@@ -246,48 +369,61 @@ impl Entry<'_> {
     }
 }
 
-impl DumpReader {
-    /// The number of a group, which is one that has the same name and the same ranks.
-    fn group(
-        &mut self,
-        (name, desc): &(Cow<'_, str>, Cow<'_, str>),
-        lists: &BTreeMap<String, (String, Vec<u32>)>,
-    ) -> u32 {
-        let members = lists.get(&**name).map_or(Vec::new(), |(_, ranks)| ranks.clone());
-        let shown = match (&**desc, &**name) {
-            ("" | "undefined", name) => format!("group {name}"),
-            (desc, _) => desc.to_string(),
-        };
-        // A process that splits groups gives several of them one name, each with other ranks of the job.
-        let key = (format!("{name}/{desc}"), members.clone());
-        if let Some(known) = self.groups.get(&key) {
-            return *known;
-        }
-        let number = self.job.groups.len() as u32;
-        self.groups.insert(key, number);
-        if *desc == *"default_pg" {
-            self.world.insert(number);
-        }
-        self.job.groups.push(RankGroup { name: shown, members, ..RankGroup::default() });
-        number
+impl DumpGroup {
+    fn of((name, desc): &(Cow<'_, str>, Cow<'_, str>), lists: &BTreeMap<&str, Vec<u32>>) -> DumpGroup {
+        let members = lists.get(&**name).cloned().unwrap_or_default();
+        DumpGroup { name: name.to_string(), desc: desc.to_string(), members }
     }
 
     /// A message's peer as a rank of the job.
-    fn in_world(&self, group: u32, message: MessageEnd) -> MessageEnd {
-        let members = &self.job.groups[group as usize].members;
-        let of = |rank: u32| members.get(rank as usize).copied().unwrap_or(rank);
+    fn in_world(&self, message: MessageEnd) -> MessageEnd {
+        let of = |rank: u32| self.members.get(rank as usize).copied().unwrap_or(rank);
         match message {
             MessageEnd::SendTo(rank) => MessageEnd::SendTo(of(rank)),
             MessageEnd::ReceiveFrom(rank) => MessageEnd::ReceiveFrom(of(rank)),
         }
     }
 
-    /// The number of the first line of a stack that is neither PyTorch's nor Python's own.
-    fn place<'a>(&mut self, frames: impl Iterator<Item = (&'a str, &'a str, i64)>) -> u32 {
-        const NOT_THE_PROGRAM: [&str; 4] = ["/torch/", "/site-packages/", "/lib/python3", "<frozen"];
-        let mut own = frames.filter(|(_, file, _)| !NOT_THE_PROGRAM.iter().any(|part| file.contains(part)));
-        let Some((name, file, line)) = own.next() else { return self.job.places.number(&String::new()) };
-        let file = file.rsplit('/').next().unwrap_or(file);
-        self.job.places.number(&format!("{file}:{line} in {name}"))
+    /// The number of a group, which is one that has the same name and the same ranks.
+    fn add(self, into: &mut DumpReader) -> u32 {
+        let DumpGroup { name, desc, members } = self;
+        // A process that splits groups gives several of them one name, each with other ranks of the job.
+        let key = (format!("{name}/{desc}"), members);
+        if let Some(known) = into.groups.get(&key) {
+            return *known;
+        }
+        let number = into.job.groups.len() as u32;
+        if desc == "default_pg" {
+            into.world.insert(number);
+        }
+        let name = if matches!(&*desc, "" | "undefined") { format!("group {name}") } else { desc };
+        into.job.groups.push(RankGroup { name, members: key.1.clone(), ..RankGroup::default() });
+        into.groups.insert(key, number);
+        number
+    }
+}
+
+impl RankDump {
+    /// Adds the dump to a reading.
+    ///
+    /// # Errors
+    /// Another dump of the rank has been added.
+    pub(super) fn add(mut self, into: &mut DumpReader) -> Result<(), String> {
+        if self.minor > NEWEST {
+            into.note(format!(
+                "dumps have version 2.{} of PyTorch's flight recorder; versions to 2.{NEWEST} are known, and what is newer is not read",
+                self.minor
+            ));
+        }
+        let groups: Vec<u32> = self.groups.into_iter().map(|group| group.add(into)).collect();
+        into.job.places.number(&String::new());
+        let calls: Vec<u32> = self.calls.iter().map(|call| into.job.calls.number(call)).collect();
+        let places: Vec<u32> = self.places.iter().map(|place| into.job.places.number(place)).collect();
+        for op in &mut self.log.ops {
+            op.group = groups[op.group as usize];
+            op.call = calls[op.call as usize];
+            op.place = places[op.place as usize];
+        }
+        into.insert(self.rank, self.log)
     }
 }

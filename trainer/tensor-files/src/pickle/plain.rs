@@ -2,7 +2,7 @@
 //!
 //! The machine has the opcodes of protocols 2 to 5 for such values, executes nothing, and accepts no name of Python but those by which
 //! PyTorch's C++ code marks the type of a list, and those of NumPy's arrays: an array is the list of its constructor's arguments, and
-//! after them its state. Values are copied small: containers are numbers of tables, so a container may be shared,
+//! after them its state. Values are copied small: a container is the number of a span of one table, so a container may be shared,
 //! and a container that holds itself is refused when it is read out.
 
 use super::reader::Reader;
@@ -25,7 +25,7 @@ enum Value<'a> {
     Float(f64),
     Text(&'a str),
     Bytes(&'a [u8]),
-    /// A list or a tuple, by number.
+    /// A list or a tuple, by the number of its span.
     List(u32),
     Dict(u32),
     /// A function that returns its first argument.
@@ -34,10 +34,21 @@ enum Value<'a> {
     Arguments,
 }
 
+/// Where the items of a container are.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    at: usize,
+    len: usize,
+    /// How many items have room there.
+    room: usize,
+}
+
 /// A pickle whose values have been read.
+#[derive(Default)]
 struct Plain<'a> {
-    lists: Vec<Vec<Value<'a>>>,
-    dicts: Vec<Vec<(Value<'a>, Value<'a>)>>,
+    containers: Vec<Span>,
+    /// The items of all containers; those of a dict are keys and values in turn.
+    items: Vec<Value<'a>>,
     stack: Vec<Value<'a>>,
     marks: Vec<usize>,
     memo: Vec<Value<'a>>,
@@ -50,14 +61,7 @@ struct Plain<'a> {
 /// The pickle names something that would have to be executed, is damaged, cut or too large, or is no `T`: the end of a sentence that
 /// begins with the file.
 pub fn plain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
-    let mut pickle = Plain {
-        lists: Vec::new(),
-        dicts: Vec::new(),
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Vec::new(),
-        values: 0,
-    };
+    let mut pickle = Plain::default();
     let mut reader = Reader::new(bytes);
     loop {
         let at = reader.at();
@@ -96,15 +100,48 @@ impl<'a> Plain<'a> {
         self.stack.pop().ok_or_else(damaged)
     }
 
-    /// The values above the last mark.
-    fn marked(&mut self) -> Result<Vec<Value<'a>>, String> {
-        let from = self.marks.pop().filter(|mark| *mark <= self.stack.len()).ok_or_else(damaged)?;
-        Ok(self.stack.split_off(from))
+    /// Where on the stack the values above the last mark begin.
+    fn marked(&mut self) -> Result<usize, String> {
+        self.marks.pop().filter(|mark| *mark <= self.stack.len()).ok_or_else(damaged)
     }
 
-    fn list(&mut self, items: Vec<Value<'a>>) {
-        self.stack.push(Value::List(self.lists.len() as u32));
-        self.lists.push(items);
+    /// Where on the stack the last `count` values begin.
+    fn last(&self, count: usize) -> Result<usize, String> {
+        self.stack.len().checked_sub(count).ok_or_else(damaged)
+    }
+
+    fn empty(&mut self) -> u32 {
+        self.containers.push(Span::default());
+        self.containers.len() as u32 - 1
+    }
+
+    /// Makes the values of the stack from there on a list.
+    fn list(&mut self, from: usize) {
+        let list = self.empty();
+        self.fill(list, from);
+        self.stack.push(Value::List(list));
+    }
+
+    /// Moves the values of the stack from there on to the end of a container.
+    fn fill(&mut self, container: u32, from: usize) {
+        let span = &mut self.containers[container as usize];
+        let len = span.len + self.stack.len() - from;
+        if len > span.room {
+            // A container that grows again moves to where as much again has room.
+            let room = if span.len == 0 { len } else { 2 * len };
+            let at = self.items.len();
+            self.items.extend_from_within(span.at..span.at + span.len);
+            self.items.resize(at + room, Value::None);
+            *span = Span { at, room, ..*span };
+        }
+        self.items[span.at + span.len..span.at + len].copy_from_slice(&self.stack[from..]);
+        span.len = len;
+        self.stack.truncate(from);
+    }
+
+    fn items(&self, container: u32) -> &[Value<'a>] {
+        let span = self.containers[container as usize];
+        &self.items[span.at..span.at + span.len]
     }
 
     fn constant(&mut self, code: u8, reader: &mut Reader<'a>) -> Result<bool, String> {
@@ -136,36 +173,28 @@ impl<'a> Plain<'a> {
         match code {
             b'(' => self.marks.push(self.stack.len()),
             b'}' => {
-                self.stack.push(Value::Dict(self.dicts.len() as u32));
-                self.dicts.push(Vec::new());
+                let dict = self.empty();
+                self.stack.push(Value::Dict(dict));
             }
-            b']' | b')' => self.list(Vec::new()),
+            b']' | b')' => self.list(self.stack.len()),
             b't' => {
-                let items = self.marked()?;
-                self.list(items);
+                let from = self.marked()?;
+                self.list(from);
             }
-            0x85..=0x87 => {
-                let from = self.stack.len().checked_sub(usize::from(code - 0x84)).ok_or_else(damaged)?;
-                let items = self.stack.split_off(from);
-                self.list(items);
-            }
-            b'a' | b'e' => {
-                let items = if code == b'e' { self.marked()? } else { vec![self.pop()?] };
-                let Some(Value::List(list)) = self.stack.last() else { return Err(damaged()) };
-                self.lists[*list as usize].extend(items);
-            }
-            b's' | b'u' => {
-                let items = if code == b'u' {
-                    self.marked()?
-                } else {
-                    let value = self.pop()?;
-                    vec![self.pop()?, value]
+            0x85..=0x87 => self.list(self.last(usize::from(code - 0x84))?),
+            b'a' | b'e' | b's' | b'u' => {
+                let from = match code {
+                    b'a' => self.last(1)?,
+                    b's' => self.last(2)?,
+                    _ => self.marked()?,
                 };
-                let (pairs, rest) = items.as_chunks::<2>();
-                let Some(Value::Dict(dict)) = self.stack.last().filter(|_| rest.is_empty()) else {
-                    return Err(damaged());
+                let is_dict = matches!(code, b's' | b'u');
+                let container = match from.checked_sub(1).map(|below| self.stack[below]) {
+                    Some(Value::List(list)) if !is_dict => list,
+                    Some(Value::Dict(dict)) if is_dict && (self.stack.len() - from).is_multiple_of(2) => dict,
+                    _ => return Err(damaged()),
                 };
-                self.dicts[*dict as usize].extend(pairs.iter().map(|[key, value]| (*key, *value)));
+                self.fill(container, from);
             }
             _ => return Ok(false),
         }
@@ -209,18 +238,25 @@ impl<'a> Plain<'a> {
                 let (Value::List(arguments), function) = (self.pop()?, self.pop()?) else {
                     return Err(damaged());
                 };
-                let arguments = &self.lists[arguments as usize];
+                let from = self.stack.len();
+                let Span { at, len, .. } = self.containers[arguments as usize];
                 match function {
-                    Value::First => self.stack.push(arguments.first().copied().ok_or_else(damaged)?),
-                    Value::Arguments if arguments.len() <= ARGUMENTS => self.list(arguments.clone()),
+                    Value::First => {
+                        self.stack.push(self.items(arguments).first().copied().ok_or_else(damaged)?)
+                    }
+                    Value::Arguments if len <= ARGUMENTS => {
+                        self.stack.extend_from_slice(&self.items[at..at + len]);
+                        self.list(from);
+                    }
                     _ => return Err(damaged()),
                 }
             }
             b'b' => {
-                let (state, Some(Value::List(object))) = (self.pop()?, self.stack.last()) else {
+                let state = self.last(1)?;
+                let Some(Value::List(object)) = state.checked_sub(1).map(|below| self.stack[below]) else {
                     return Err(damaged());
                 };
-                self.lists[*object as usize].push(state);
+                self.fill(object, state);
             }
             _ => return Ok(false),
         }
@@ -287,13 +323,13 @@ impl<'de> Deserializer<'de> for Place<'_, 'de> {
             Value::Text(value) => visitor.visit_borrowed_str(value),
             Value::Bytes(value) => visitor.visit_borrowed_bytes(value),
             Value::List(at) => {
-                let items = self.pickle.lists[at as usize].iter();
+                let items = self.pickle.items(at).iter();
                 visitor.visit_seq(SeqDeserializer::new(items.map(|item| self.of(*item))))
             }
             Value::Dict(at) => {
-                let pairs = self.pickle.dicts[at as usize].iter();
+                let (pairs, _) = self.pickle.items(at).as_chunks::<2>();
                 visitor.visit_map(MapDeserializer::new(
-                    pairs.map(|(key, value)| (self.of(*key), self.of(*value))),
+                    pairs.iter().map(|[key, value]| (self.of(*key), self.of(*value))),
                 ))
             }
         }
@@ -306,8 +342,12 @@ impl<'de> Deserializer<'de> for Place<'_, 'de> {
         }
     }
 
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_unit()
+    }
+
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf unit unit_struct newtype_struct seq tuple
-        tuple_struct map struct enum identifier ignored_any
+        tuple_struct map struct enum identifier
     }
 }
