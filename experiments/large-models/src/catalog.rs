@@ -35,13 +35,16 @@ pub fn models() -> &'static [CatalogRow] {
 }
 
 /// Words of a name that do not change a model's shapes.
-const TRAINED_FURTHER: [&str; 5] = ["instruct", "chat", "base", "hf", "meta"];
+const TRAINED_FURTHER: [&str; 12] =
+    ["instruct", "chat", "base", "hf", "meta", "it", "pt", "4k", "8k", "32k", "128k", "proxy"];
 
 /// The words of a name in lower case, without what stands before a `/`, and without those of [`TRAINED_FURTHER`].
 fn words(name: &str) -> Vec<String> {
     let name = name.rsplit('/').next().unwrap_or(name).to_lowercase();
     let words = name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
-    words.filter(|word| !word.is_empty() && !TRAINED_FURTHER.contains(word)).map(str::to_owned).collect()
+    // `v0.1` is a version of the weights, `V3` another model.
+    let same = |word: &str| word.is_empty() || TRAINED_FURTHER.contains(&word) || word.starts_with("v0.");
+    words.filter(|word| !same(word)).map(str::to_owned).collect()
 }
 
 /// The word that gives the number of parameters: `18.4b` is another model than `184b`.

@@ -131,7 +131,7 @@ mod tests {
     fn a_gpu_without_rates_and_a_node_without_gpus_are_refused() {
         for (gpu, node, nic, says) in [
             ("Voodoo 2", 8, None, "Voodoo 2"),
-            ("A30", 8, None, "A30"),
+            ("K80", 8, None, "K80"),
             ("H100", 0, None, "0 GPUs a node"),
             ("H100", 8, Some(-1.0), "give 1 GPU or more"),
         ] {

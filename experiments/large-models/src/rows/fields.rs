@@ -32,11 +32,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text; empty if it is left out.
+    /// A text; empty if it is left out. True and false count as their words.
     pub(super) fn text(&self, key: &str) -> Result<&'a str, String> {
         match self.get(key) {
             None => Ok(""),
             Some(Value::String(text)) => Ok(text),
+            Some(Value::Bool(flag)) => Ok(if *flag { "true" } else { "false" }),
             Some(other) => Err(format!("`{key}` is {}; a text is right", short(other))),
         }
     }

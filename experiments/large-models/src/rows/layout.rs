@@ -42,7 +42,9 @@ pub(super) fn read(
     check_data(row, data, context, expert)?;
     let accumulate = row.count("accumulate")?;
     let stated = row.count("micro_batch")?.or(row.count("micro_batch_secondhand")?);
-    let global_batch = match (row.count("global_batch")?, stated) {
+    let of_tokens = row.positive("global_batch_tokens")?.or(row.positive("tokens_per_step")?);
+    let sequences = |tokens: f64| (tokens / f64::from(sequence)).round().max(1.0) as u32;
+    let global_batch = match (row.count("global_batch")?.or(of_tokens.map(sequences)), stated) {
         (Some(batch), _) => batch,
         // A batch that is not stated is one micro-batch of every rank, or as many as are accumulated.
         (None, Some(micro)) if accumulate.is_some() || pipeline == 1 => {

@@ -71,8 +71,9 @@ impl Machine {
                 }
             }
         };
-        let network = file.text("interconnect")?.to_lowercase();
-        let mut cluster = Cluster::of(gpu, node, nic(&network, node))?;
+        let described = file.text("interconnect")?;
+        let network = described.to_ascii_lowercase();
+        let mut cluster = Cluster::of(gpu, node, nic(described, node))?;
         cluster.omni_path = has(&network, &["omni-path", "omnipath", "omni path"]);
         cluster.limited_power |= has(&format!("{system} {gpu}").to_lowercase(), &["500 w", "500w"]);
         Ok(Machine { system: system_name(system, &cluster.gpu, source), cluster })
@@ -106,17 +107,22 @@ fn family(source: &str) -> String {
     }
 }
 
-/// A GPU's share of its node's network in bytes a second, from a description in lower case; `None` if none is stated.
-fn nic(text: &str, node: u32) -> Option<f64> {
-    let clauses =
-        || text.split([';', ',']).filter(|clause| !has(clause, &["not stated"]) || has(clause, &["omni"]));
+/// A GPU's share of its node's network in bytes a second, from a description; `None` if none is stated.
+fn nic(described: &str, node: u32) -> Option<f64> {
+    let text = described.to_ascii_lowercase();
+    let clauses = || {
+        described
+            .split([';', ','])
+            .zip(text.split([';', ',']))
+            .filter(|(_, clause)| !has(clause, &["not stated"]) || has(clause, &["omni"]))
+    };
     clauses()
-        .find_map(|clause| rate(clause, node))
-        .or_else(|| clauses().find_map(|clause| named(clause, node)))
+        .find_map(|(described, clause)| rate(described, clause, node))
+        .or_else(|| clauses().find_map(|(_, clause)| named(clause, node)))
 }
 
-/// The share by the first stated rate of a clause that is no link inside of a node.
-fn rate(clause: &str, node: u32) -> Option<f64> {
+/// The share by the first stated rate of a clause that is no link inside of a node; `clause` is the clause in lower case.
+fn rate(described: &str, clause: &str, node: u32) -> Option<f64> {
     let found = numbers(clause);
     for (at, (number, start, end)) in found.iter().enumerate() {
         let rest = clause.get(*end..)?.trim_start();
@@ -125,8 +131,9 @@ fn rate(clause: &str, node: u32) -> Option<f64> {
         if has(before, &["nvlink", "nvswitch", "xgmi", "pcie", "hbm", "memory"]) {
             continue;
         }
-        // GB/s and Gb/s differ by case alone, which is lost: an "about" figure beside Gb/s never comes first.
-        let gb = number * factor;
+        // GB/s and Gb/s differ by case alone; an "about" figure beside Gb/s never comes first.
+        let bytes = described.get(*end..)?.trim_start().starts_with("GB/s");
+        let gb = if bytes { *number } else { number * factor };
         let count = at.checked_sub(1).and_then(|before| found.get(before)).filter(|(.., end)| {
             let between = clause.get(*end..*start).unwrap_or_default().trim();
             ["x", "×", "*"].contains(&between)

@@ -131,9 +131,10 @@ impl Software<'_> {
 pub(super) fn precision(text: &str, generation: Generation) -> Result<OperandPrecision, String> {
     let words = text.to_lowercase();
     let said = |words_of: &[&str]| has(&words, words_of);
-    let eight = said(&["fp8", "float8", "fp-8", "8-bit float"]);
+    let eight = said(&["fp8", "float8", "fp-8", "8-bit float", "e4m3"]);
+    let usual = if generation == Generation::Volta { OperandPrecision::F16 } else { OperandPrecision::Bf16 };
     Ok(if words.is_empty() {
-        if generation == Generation::Volta { OperandPrecision::F16 } else { OperandPrecision::Bf16 }
+        usual
     } else if said(&["fp4", "float4"]) {
         OperandPrecision::Nvfp4
     } else if said(&["mxfp8", "mx-fp8", "fp8-mx", "fp8_mx", "fp8 mx", "mx fp8"]) {
@@ -146,8 +147,10 @@ pub(super) fn precision(text: &str, generation: Generation) -> Result<OperandPre
         OperandPrecision::Bf16
     } else if said(&["fp16", "float16", "f16", "half", "amp"]) {
         OperandPrecision::F16
-    } else if said(&["fp32", "float32", "f32", "tf32"]) {
+    } else if said(&["fp32", "float32", "f32", "tf32", "single"]) {
         OperandPrecision::F32
+    } else if said(&["mixed", "16", "default"]) || words == "te" {
+        usual
     } else {
         return Err(format!("`precision` is \"{text}\"; fp32, fp16, bf16, FP8, MXFP8 or NVFP4 is right"));
     })
@@ -158,12 +161,12 @@ pub(super) fn sharding(text: &str) -> Result<Sharding, String> {
     let words = text.to_lowercase().replace(['-', '_', ' '], "");
     // The kinds that share more come first: `FSDP (ZeRO-3)`, `ZeRO-2 + distributed optimizer`.
     const KINDS: [(Sharding, &[&str]); 6] = [
-        (Sharding::Hsdp, &["hsdp", "hybrid", "fsdp+dp"]),
+        (Sharding::Hsdp, &["hsdp", "hybrid", "fsdp+dp", "mics"]),
         (Sharding::Fsdp, &["fsdp", "fullshard", "fullyshard"]),
         (Sharding::Zero3, &["zero3", "stage3"]),
-        (Sharding::Zero2, &["zero2", "stage2"]),
+        (Sharding::Zero2, &["zero2", "stage2", "shardgradop"]),
         (Sharding::Zero1, &["zero1", "stage1", "distributedoptim", "distopt"]),
-        (Sharding::None, &["none", "ddp", "zero0", "no", "stage0"]),
+        (Sharding::None, &["none", "ddp", "dp", "dataparallel", "zero0", "no", "stage0"]),
     ];
     if words.is_empty() {
         return Ok(Sharding::None);

@@ -4,34 +4,7 @@ use super::fields::Fields;
 use super::words::{has, numbers};
 use crate::model::{LargeModel, LatentAttention, RoutedExperts};
 
-/// Families whose feed-forward networks have a gate, by words of their names.
-const GATED: [&str; 23] = [
-    "llama",
-    "qwen",
-    "deepseek",
-    "kimi",
-    "oss",
-    "mixtral",
-    "mistral",
-    "ministral",
-    "grok",
-    "gemma",
-    "phi-3",
-    "phi-4",
-    "yi-",
-    "glm",
-    "olmo",
-    "internlm",
-    "baichuan",
-    "minimax",
-    "hunyuan",
-    "dbrx",
-    "granite",
-    "smollm",
-    "t5 v1.1",
-];
-
-/// Families without such a gate.
+/// Families whose feed-forward networks have no gate, by words of their names.
 const PLAIN: [&str; 9] = ["gpt", "mpt", "bloom", "opt-", "falcon", "nemotron", "bert", "pythia", "turing"];
 
 /// Widths of GPT models that are known by their size alone: billions of parameters, hidden width (SC21, table 1; GPT-3, table 2.1;
@@ -58,11 +31,11 @@ const DEEPSEEK: LatentAttention =
 /// The model of a row: `file` has the file's fields of its model, `row` those that differ in the row.
 pub(super) fn model(file: &Fields<'_>, row: &Fields<'_>, notes: &str) -> Result<LargeModel, String> {
     let name = file.text("name")?;
-    if name.is_empty() {
+    let hidden = file.count("hidden")?;
+    if name.is_empty() && hidden.is_none() {
         return Err("`model` has no `name`; the model's name is right".into());
     }
-    let words = name.to_lowercase().replace('_', "-");
-    let hidden = file.count("hidden")?;
+    let words = name.to_lowercase().replace(['_', ' '], "-");
     let cut = row.count("model_layers")?;
     let known =
         LargeModel::named(name).ok().filter(|known| hidden.is_none_or(|hidden| hidden == known.hidden));
@@ -129,7 +102,9 @@ fn experts(model: &mut LargeModel, file: &Fields<'_>, words: &str) -> Result<(),
         return Ok(());
     }
     let known = model.experts;
-    let stated = file.count("moe_ffn")?.or(file.count("ffn")?);
+    // The width of the dense blocks of a model of the catalog is not that of its experts.
+    let of_dense = |ffn: &u32| *ffn == model.ffn && known.is_some();
+    let stated = file.count("moe_ffn")?.or(file.count("ffn")?.filter(|ffn| !of_dense(ffn)));
     let ffn = stated.or(known.map(|known| known.ffn)).unwrap_or(model.ffn);
     let shared = match (file.count("shared_experts_ffn")?, file.count("shared_experts")?) {
         (Some(width), _) => Some(width),
@@ -156,8 +131,8 @@ fn experts(model: &mut LargeModel, file: &Fields<'_>, words: &str) -> Result<(),
 /// The model that a file's sizes, or else the model's name and number of parameters imply.
 fn implied(file: &Fields<'_>, row: &Fields<'_>, words: &str) -> Result<LargeModel, String> {
     let parameters = file.positive("params")?.or(row.positive("params")?).or_else(|| size_in_name(words));
-    let gated = has(words, &GATED) && !words.contains("nemotron-4");
-    let vocab = file.count("vocab")?.unwrap_or(if gated { 32_000 } else { 51_200 });
+    let plain = has(words, &PLAIN) && !words.contains("oss");
+    let vocab = file.count("vocab")?.unwrap_or(if plain { 51_200 } else { 32_000 });
     let hidden = match (file.count("hidden")?, parameters) {
         (Some(hidden), _) => hidden,
         (None, Some(parameters)) if file.count("experts")?.is_none() && !is_sparse(words) => {
@@ -173,7 +148,8 @@ fn implied(file: &Fields<'_>, row: &Fields<'_>, words: &str) -> Result<LargeMode
     let layers = match (file.count("layers")?.or(row.count("model_layers")?), parameters) {
         (Some(layers), _) => layers,
         (None, Some(parameters)) => {
-            ((parameters - f64::from(vocab) * wide) / (12.0 * wide * wide)).round().clamp(1.0, 1000.0) as u32
+            let ends = f64::from(vocab) * wide * if plain { 1.0 } else { 2.0 };
+            ((parameters - ends) / (12.0 * wide * wide)).round().clamp(1.0, 1000.0) as u32
         }
         (None, None) => return Err("the number of layers is not stated, nor the number of parameters".into()),
     };
@@ -181,29 +157,39 @@ fn implied(file: &Fields<'_>, row: &Fields<'_>, words: &str) -> Result<LargeMode
     // Families whose heads are no even share of the width.
     let head_dim = if words.contains("oss") { Some(64) } else { None };
     let head_dim = head_dim.or(has(words, &["qwen3", "deepseek", "kimi"]).then_some(128));
-    let ffn = file.count("ffn")?.unwrap_or(hidden.saturating_mul(4));
+    let ffn = file.count("ffn")?;
     let mut model = LargeModel {
         name: words.into(),
         layers: if is_encoder_decoder(words) { layers.saturating_mul(2) } else { layers },
         hidden,
-        ffn,
-        gated,
+        ffn: ffn.unwrap_or_else(|| usual_ffn(hidden, !plain)),
+        gated: !plain,
         heads,
         kv_heads: file.count("kv_heads")?,
         head_dim,
         vocab,
-        tied: !gated,
+        tied: plain,
         latent: None,
         experts: None,
         hybrid: None,
         extra_predictions: u32::from(has(words, &["deepseekv3", "deepseek-v3"])),
         stated_parameters: None,
     };
-    if !gated && !has(words, &PLAIN) {
-        model.gated = closer_with_gate(&model, file.positive("params")?);
-        model.tied = !model.gated;
+    // With all sizes of a dense model, the number of parameters tells more than the name.
+    let all_stated = !plain && ffn.is_some() && file.count("experts")?.is_none_or(|count| count < 2);
+    if let Some(stated) = file.positive("params")?.filter(|_| all_stated) {
+        (model.gated, model.tied) = closest(&model, stated);
     }
     Ok(model)
+}
+
+/// The inner width of a feed-forward network that is not stated: with a gate 8/3 of `hidden` (Touvron et al., LLaMA, 2023), else four
+/// times; eight times the square of `hidden` parameters either way.
+fn usual_ffn(hidden: u32, gated: bool) -> u32 {
+    match gated {
+        true => (hidden.saturating_mul(8) / 3).next_multiple_of(256),
+        false => hidden.saturating_mul(4),
+    }
 }
 
 /// Whether a name says that the model has a mixture of experts: `30B-A3B`, `8x7B`.
@@ -216,8 +202,8 @@ fn is_sparse(words: &str) -> bool {
 
 /// Whether the model encodes one sequence and decodes another.
 pub(super) fn is_encoder_decoder(words: &str) -> bool {
-    let words = words.to_lowercase();
-    words.starts_with("t5") || has(&words, &[" t5", "mt5", "flan-t5", "ul2", "bart"])
+    let words = words.to_lowercase().replace([' ', '_'], "-");
+    words.starts_with("t5") || has(&words, &["-t5", "mt5", "ul2", "bart"])
 }
 
 /// The width of a GPT of so many parameters.
@@ -246,12 +232,12 @@ fn size_in_name(words: &str) -> Option<f64> {
     })
 }
 
-/// Whether a gate brings the counted parameters nearer to the stated ones; without any, true: models since 2023 have one.
-fn closer_with_gate(model: &LargeModel, stated: Option<f64>) -> bool {
-    let Some(stated) = stated else { return true };
-    let off = |gated: bool| {
-        let model = LargeModel { gated, tied: !gated, ..model.clone() };
+/// Whether the model has a gate, and whether its output layer is tied, by the number of parameters that is nearest to the stated one.
+fn closest(model: &LargeModel, stated: f64) -> (bool, bool) {
+    let off = |(gated, tied): &(bool, bool)| {
+        let model = LargeModel { gated: *gated, tied: *tied, ..model.clone() };
         (model.parameters().total() / stated).ln().abs()
     };
-    off(true) < off(false)
+    let kinds = [(true, false), (false, true), (true, true), (false, false)];
+    kinds.into_iter().min_by(|one, other| off(one).total_cmp(&off(other))).unwrap_or((true, false))
 }

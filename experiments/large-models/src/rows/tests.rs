@@ -139,6 +139,10 @@ fn precisions_are_known_by_their_words_and_others_are_refused() {
         ("amp_bf16", O::Bf16),
         ("fp16", O::F16),
         ("TF32", O::F32),
+        ("single", O::F32),
+        ("e4m3", O::Fp8),
+        ("16-mixed", O::Bf16),
+        ("TE", O::Bf16),
     ] {
         assert_eq!(recipe::precision(text, Generation::Hopper), Ok(precision), "{text}");
     }
@@ -163,6 +167,8 @@ fn a_share_of_the_network_follows_from_its_description() {
         ("H100", 8, "NVLink4 NVSwitch in the node; network not stated", 50.0),
         ("A100 80GB", 8, "", 25.0),
         ("H100", 8, "EFA, 3200 Gbps per instance", 50.0),
+        ("MI250X", 8, "4x 25 GB/s Slingshot 11 a node", 12.5),
+        ("A800", 8, "RoCE, 200 Gb/s a GPU", 25.0),
         ("GB200", 4, "NVLink5 domain of 72 (NVL72); network between racks not stated", 50.0),
     ] {
         let head = json!({"gpu": gpu, "gpus_per_node": node, "interconnect": words});
@@ -263,6 +269,9 @@ fn what_a_row_leaves_open_is_what_the_software_does() {
     assert_eq!(micro(json!({"micro_batch": null, "accumulate": 2})), 4);
     assert_eq!(micro(json!({"micro_batch": null, "micro_batch_secondhand": 2})), 2);
     assert_eq!(micro(json!({"micro_batch": null, "notes": "the notes give 4"})), 4);
+    let tokens = json!({"global_batch": null, "global_batch_tokens": 4096 * 48});
+    assert_eq!(one(json!({}), tokens).job.layout.global_batch, 48);
+    assert_eq!(one(json!({}), json!({"recompute": true})).job.layout.recompute, Recompute::Full);
     // A batch that is not stated is one micro-batch of every rank.
     assert_eq!(one(json!({}), json!({"global_batch": null, "micro_batch": 2})).job.layout.global_batch, 16);
     let row =
@@ -296,6 +305,23 @@ fn shapes_come_from_the_file_then_the_catalog_then_the_size() {
         model(shapes, json!({})).gated
     };
     assert_eq!((unknown(6.74e9), unknown(5.2e9)), (true, false));
+    // Sizes that a name alone implies make as many parameters as it says, with a gate and without.
+    for (name, params) in [("LLM 7B", 7e9), ("Qwen9 40B", 40e9), ("OPT 9B", 9e9), ("OPT-9B", 9e9)] {
+        let implied = model(json!({"name": name}), json!({}));
+        assert!((implied.parameters().total() / params - 1.0).abs() < 0.04, "{name}");
+        assert_eq!(implied.gated, !name.starts_with("OPT"), "{name}");
+    }
+    // A tied output layer and a gate follow from the number of parameters together.
+    let tied = json!({"name": "Nobody 3B", "layers": 26, "hidden": 2304, "ffn": 9216, "heads": 8, "kv_heads": 4, "head_dim": 256,
+        "vocab": 256000, "params": 2.61e9});
+    let tied = model(tied, json!({}));
+    assert!(tied.gated && tied.tied);
+    // The width of dense blocks is not that of experts; a model without a name has its sizes.
+    let experts = json!({"name": "Qwen3-30B-A3B", "hidden": 2048, "ffn": 6144, "experts": 128});
+    assert_eq!(model(experts, json!({})).experts.map(|experts| experts.ffn), Some(768));
+    let nameless =
+        json!({"name": null, "layers": 32, "hidden": 4096, "ffn": 11008, "heads": 32, "vocab": 32000});
+    assert_eq!(model(nameless, json!({})).hidden, 4096);
     for name in ["Some-Mixture 80B-A3B", "Unheard of"] {
         let (why, wrong) = refused(json!({"model": {"name": name}}), json!({}));
         assert!(!wrong && why.contains("sizes of the model are not stated"), "{why}");
@@ -310,6 +336,8 @@ fn sharding_is_known_by_its_words() {
         ("ZeRO stage 2", Sharding::Zero2),
         ("Megatron distributed optimizer", Sharding::Zero1),
         ("DDP", Sharding::None),
+        ("SHARD_GRAD_OP", Sharding::Zero2),
+        ("data parallel", Sharding::None),
     ] {
         assert_eq!(super::recipe::sharding(words), Ok(kind), "{words}");
     }
