@@ -185,6 +185,10 @@ impl CudaMachine for Counter {
         Ok(())
     }
 
+    fn captures(&self, _stream: CudaStream) -> Result<bool> {
+        Ok(false)
+    }
+
     /// The work of the capture has been counted; a replay counts nothing.
     fn end_capture(&self, _stream: CudaStream) -> Result<CudaGraph> {
         Ok(CudaGraph(self.number()))
