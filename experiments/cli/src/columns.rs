@@ -1,5 +1,7 @@
 //! Tables of text with aligned columns.
 
+use allfold_report::cells::{Column, cells};
+
 /// A table whose columns are as wide as their longest cell; the first row is the header. Columns of numbers are
 /// right-aligned.
 pub fn columns(rows: &[Vec<String>]) -> String {
@@ -17,6 +19,12 @@ pub fn columns(rows: &[Vec<String>]) -> String {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A table of `rows` with these columns, as wide as their longest cell.
+pub fn table<T>(rows: impl IntoIterator<Item = T>, table: &[Column<T>]) -> String {
+    let (names, rows) = cells(rows, table);
+    columns(&[vec![names], rows].concat())
 }
 
 #[cfg(test)]

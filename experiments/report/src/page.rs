@@ -1,5 +1,6 @@
 //! The parts of a report page.
 
+use crate::cells::{Column, cells};
 use crate::plots::Figure;
 use crate::records::{Records, Stamp};
 
@@ -50,6 +51,23 @@ pub struct ReportTable {
     pub rows: Vec<Vec<String>>,
     /// Whether the table is shown folded, because it is long.
     pub collapsed: bool,
+}
+
+impl ReportTable {
+    /// A table with a row for each of `rows`, shown unfolded.
+    pub fn new<T>(
+        caption: impl Into<String>,
+        rows: impl IntoIterator<Item = T>,
+        columns: &[Column<T>],
+    ) -> ReportTable {
+        let (head, rows) = cells(rows, columns);
+        ReportTable { caption: caption.into(), head, rows, collapsed: false }
+    }
+
+    /// The table, folded if `collapsed`.
+    pub fn folded(self, collapsed: bool) -> ReportTable {
+        ReportTable { collapsed, ..self }
+    }
 }
 
 /// A figure with its caption and its finding.

@@ -7,7 +7,6 @@ use crate::predict::exchanges::Exchanges;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::{config, run};
-use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::devices::RankDevices;
 use allfold_cli::error::{CommandError, CommandResult};
@@ -22,7 +21,7 @@ use allfold_sim::{Device, Topology};
 use allfold_trainer::config::AutocastType;
 use allfold_trainer::{Config, SampleForm, data, models, strategies};
 use std::path::PathBuf;
-use table::{Row, table};
+use table::table;
 
 /// Flags of `compare`.
 #[derive(clap::Args, Debug)]
@@ -354,7 +353,7 @@ impl Comparison {
         }
         if let Some(first) = measured.first() {
             output.say(format!("\nmeasured on threads of this machine, which share {}", first.topology))?;
-            output.say(columns(&table(measured.iter().map(Row::from))))?;
+            output.say(table(measured))?;
             let same = if wrong.is_empty() { "are the same bits" } else { "DIFFER" };
             output
                 .say(format!("the final weights of each strategy on threads and on virtual time {same}"))?;
@@ -368,8 +367,9 @@ impl Comparison {
         };
         output
             .say(format!("\npredicted on {}, each rank computing on {devices}{exchanges}", self.topology))?;
-        output.say(columns(&table(simulated.iter().map(Row::from))))?;
-        let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
+        output.say(table(simulated))?;
+        let exceeds = |record: &&SimulatedComparison| record.memory.exceeds(record.device_memory);
+        let Some(has) = simulated.iter().find(exceeds) else { return Ok(()) };
         let bytes = has.device_memory.unwrap_or_default();
         output.say(format!(
             "* does not fit: a device has {}; the times ignore this limit",

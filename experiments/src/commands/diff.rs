@@ -7,7 +7,7 @@
 //! A row is slower if its time rose by more than the tolerance and by more than twice the standard error of the change, so that
 //! noise alone is rarely a regression. Several records of one row in a file are averaged.
 
-use allfold_cli::columns::columns;
+use allfold_cli::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
@@ -109,19 +109,17 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     beside.map_or(Ok(()), |which| output.say(format!("times of the same calls, {which}")))?;
-    let names = ["row", "before (us)", "after (us)", "change (%)", "+- (%)", "verdict"];
-    let rows = changes.iter().map(|change| {
-        vec![
-            change.row.clone(),
-            format!("{:.2}", change.before_us),
-            format!("{:.2}", change.after_us),
-            format!("{:.1}", 100.0 * change.change),
-            format!("{:.1}", 100.0 * change.change_error),
-            change.verdict.clone(),
-        ]
-    });
-    output
-        .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
+    output.say(columns::table(
+        &changes,
+        &[
+            ("row", |change| change.row.clone()),
+            ("before (us)", |change| format!("{:.2}", change.before_us)),
+            ("after (us)", |change| format!("{:.2}", change.after_us)),
+            ("change (%)", |change| format!("{:.1}", 100.0 * change.change)),
+            ("+- (%)", |change| format!("{:.1}", 100.0 * change.change_error)),
+            ("verdict", |change| change.verdict.clone()),
+        ],
+    ))?;
     changes.iter().try_for_each(|change| output.record(change))?;
     for (path, own, other) in [(&args.before, &before, &after), (&args.after, &after, &before)] {
         let alone = own.keys().filter(|row| !other.contains_key(*row)).count();

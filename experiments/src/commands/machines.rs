@@ -1,7 +1,7 @@
 //! `allfold machines`: the machines that `--topology` takes by name, with the sources of their figures. The command also describes
 //! a topology file, and the machine in one of NCCL's topology or graph files.
 
-use allfold_cli::columns::columns;
+use allfold_cli::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
@@ -89,12 +89,15 @@ fn with_word(word: &str) -> CommandResult<Vec<Preset>> {
 
 /// Prints a line and keeps a record for each machine.
 fn table(presets: &[Preset], output: &mut RunOutput) -> CommandResult {
-    let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
-    for preset in presets {
-        rows.push(vec![preset.name.clone(), preset.also.join(" "), preset.title.clone()]);
-        output.record(&listed(preset))?;
-    }
-    output.say(columns(&rows))
+    presets.iter().try_for_each(|preset| output.record(&listed(preset)))?;
+    output.say(columns::table(
+        presets,
+        &[
+            ("name", |preset| preset.name.clone()),
+            ("also", |preset| preset.also.join(" ")),
+            ("machine", |preset| preset.title.clone()),
+        ],
+    ))
 }
 
 /// The number of ranks that a topology is described for if it names none: that of a usual node.
@@ -127,16 +130,15 @@ fn own_file(path: &str, output: &mut RunOutput) -> CommandResult {
 
 /// Prints the links of a topology.
 fn links(topology: &Topology, output: &mut RunOutput) -> CommandResult {
-    let mut rows = vec![["links", "count", "GB/s one way", "latency (us)"].map(String::from).to_vec()];
-    for family in topology.families() {
-        rows.push(vec![
-            family.name.clone(),
-            family.count.to_string(),
-            format!("{:.2}", family.link.bandwidth.0 as f64 / 1e9),
-            format!("{:.2}", family.link.latency.as_micros()),
-        ]);
-    }
-    output.say(columns(&rows))
+    output.say(columns::table(
+        topology.families(),
+        &[
+            ("links", |family| family.name.clone()),
+            ("count", |family| family.count.to_string()),
+            ("GB/s one way", |family| format!("{:.2}", family.link.bandwidth.0 as f64 / 1e9)),
+            ("latency (us)", |family| format!("{:.2}", family.link.latency.as_micros())),
+        ],
+    ))
 }
 
 /// Prints what an NCCL topology or graph file describes.
@@ -144,25 +146,21 @@ fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandRes
     let text = files::load(path).map_err(CommandError::usage)?;
     if text.contains("<graphs") {
         let read = NcclGraphs::read(path, &text).map_err(CommandError::usage)?;
-        let mut rows = vec![
-            ["graph", "pattern", "channels", "GB/s each", "GB/s", "path", "order"].map(String::from).to_vec(),
-        ];
-        for graph in &read.graphs {
-            let order = graph
-                .channels
-                .first()
-                .map_or(String::new(), |gpus| gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(" "));
-            rows.push(vec![
-                graph.id.to_string(),
-                format!("{:?}", graph.pattern),
-                graph.channels.len().to_string(),
-                graph.inside_gbps.to_string(),
-                graph.bandwidth_gb_per_s().to_string(),
-                graph.inside.clone(),
-                order,
-            ]);
-        }
-        return output.say(columns(&rows));
+        return output.say(columns::table(
+            &read.graphs,
+            &[
+                ("graph", |graph| graph.id.to_string()),
+                ("pattern", |graph| format!("{:?}", graph.pattern)),
+                ("channels", |graph| graph.channels.len().to_string()),
+                ("GB/s each", |graph| graph.inside_gbps.to_string()),
+                ("GB/s", |graph| graph.bandwidth_gb_per_s().to_string()),
+                ("path", |graph| graph.inside.clone()),
+                ("order", |graph| {
+                    let gpus = graph.channels.first().into_iter().flatten().map(u32::to_string);
+                    gpus.collect::<Vec<_>>().join(" ")
+                }),
+            ],
+        ));
     }
     let named = machine.map_or(path.to_string(), |machine| format!("{path},machine={machine}"));
     let read = NcclTopology::load(&named).map_err(CommandError::usage)?;

@@ -6,7 +6,7 @@ use crate::call::sweep::algorithm;
 use crate::predict::machine::SimulatedMachine;
 use crate::scaling::left_out::LeftOut;
 use crate::scaling::workload::thinned;
-use allfold_cli::columns::columns;
+use allfold_cli::columns;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
@@ -92,10 +92,18 @@ pub fn run(
             rules.join(", ")
         ))?;
     }
-    let rows = curves.iter().flatten().map(row);
-    let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "sharing", "engine", "real (s)"];
-    output
-        .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
+    output.say(columns::table(
+        curves.iter().flatten(),
+        &[
+            ("algorithm", |timed| timed.record.call.algorithm.clone()),
+            ("ranks", |timed| timed.record.call.ranks.to_string()),
+            ("time (us)", |timed| format!("{:.1}", timed.record.time_us)),
+            ("busbw (GB/s)", |timed| format!("{:.2}", timed.record.busbw_gbps)),
+            ("sharing", |timed| timed.record.sharing.clone()),
+            ("engine", |timed| timed.record.stepped()),
+            ("real (s)", |timed| format!("{:.2}", timed.wall_s)),
+        ],
+    ))?;
     left_out.say(&counts, (has_point, "not in every curve"), output)?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
     output.say(format!("all of it in {wall:.1} s of real time"))?;
@@ -131,19 +139,6 @@ fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) ->
         record.time_us
     );
     Ok(Timed { record, wall_s })
-}
-
-fn row(timed: &Timed) -> Vec<String> {
-    let record = &timed.record;
-    vec![
-        record.call.algorithm.clone(),
-        record.call.ranks.to_string(),
-        format!("{:.1}", record.time_us),
-        format!("{:.2}", record.busbw_gbps),
-        record.sharing.clone(),
-        record.stepped(),
-        format!("{:.2}", timed.wall_s),
-    ]
 }
 
 /// The rules by which links are shared, each once.

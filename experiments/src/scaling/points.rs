@@ -14,7 +14,7 @@ use allfold_cli::{memory, progress};
 use allfold_collectives::{Communicator, Plan, Rank, ReduceOp};
 use allfold_prediction::{self as prediction, MOST_SERVED, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
-use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
+use allfold_report::records::{MeasuredScale, ScalePoint, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::{Faults, Topology};
 use allfold_trainer::{Config, Dataset, data, strategies};
@@ -221,10 +221,7 @@ impl Scaling {
             exposed_us: trained.breakdown().exposed_us,
             exchange: trained.result.exchange.clone(),
             samples_per_s: trained.throughput(),
-            efficiency: 0.0,
-            engines: Vec::new(),
-            memory: None,
-            device_memory: None,
+            ..ScalePoint::default()
         })
     }
 
@@ -259,10 +256,7 @@ impl Scaling {
             exposed_us,
             exchange,
             samples_per_s,
-            efficiency: 0.0,
-            engines: Vec::new(),
-            memory: None,
-            device_memory: None,
+            ..ScalePoint::default()
         })
     }
 
@@ -299,12 +293,10 @@ impl Scaling {
             time_us,
             time_error_us,
             exposed_us: trained.breakdown().exposed_us,
-            exchange: None,
             samples_per_s: trained.throughput(),
-            efficiency: 0.0,
-            engines: Vec::new(),
             memory: Some(RankSteps::from(&trained).peak()),
             device_memory: self.device_memory(ranks),
+            ..ScalePoint::default()
         })
     }
 
@@ -323,14 +315,12 @@ impl Scaling {
             batch: self.config.training.batch as u64,
             topology: self.place(),
             time_us: prediction.time.total().as_micros(),
-            time_error_us: 0.0,
             exposed_us: prediction.time.exposed.as_micros(),
-            exchange: None,
             samples_per_s: prediction.throughput(),
-            efficiency: 0.0,
             memory: prediction.peak().map(held),
             device_memory: self.device_memory(ranks),
             engines: prediction.engines,
+            ..ScalePoint::default()
         })
     }
 

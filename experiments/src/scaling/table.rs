@@ -2,53 +2,20 @@
 
 use allfold_cli::columns::columns;
 use allfold_report::format::{above_whole, percent, rate, rounded_bytes, time};
-use allfold_report::records::{MeasuredScale, RankMemory, SimulatedScale};
-
-/// One line of a scaling table.
-pub struct ScalingLine {
-    ranks: u32,
-    time_us: f64,
-    exposed_us: f64,
-    samples_per_s: f64,
-    efficiency: f64,
-    memory: Option<RankMemory>,
-    device_memory: Option<u64>,
-}
-
-macro_rules! row {
-    ($record:ident) => {
-        impl From<&$record> for ScalingLine {
-            fn from(point: &$record) -> ScalingLine {
-                let &$record { time_us, exposed_us, samples_per_s, efficiency, .. } = point;
-                let (ranks, memory, device_memory) = (point.setup.ranks, point.memory, point.device_memory);
-                ScalingLine { ranks, time_us, exposed_us, samples_per_s, efficiency, memory, device_memory }
-            }
-        }
-    };
-}
-row!(MeasuredScale);
-row!(SimulatedScale);
-
-impl ScalingLine {
-    /// The bytes that a rank needs and those that its device has, if they are more than the device has.
-    fn excess(&self) -> Option<(u64, u64)> {
-        self.memory?.excess(self.device_memory)
-    }
-}
+use allfold_report::records::ScalePoint;
 
 /// A line for every point of a curve, below the names of the columns. Points that need more memory than a device has are marked, and
 /// a line below the table says how much.
-pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String {
-    let points: Vec<ScalingLine> = points.into_iter().map(Into::into).collect();
+pub fn table<const MEASURED: bool>(points: &[ScalePoint<MEASURED>]) -> String {
     let has_memory = points.iter().any(|point| point.memory.is_some());
-    let excess = excess(&points);
+    let excess = excess(points);
     let mut names = vec!["ranks", "step", "exposed", "samples/s", "efficiency (%)"];
     names.extend(has_memory.then_some("most memory"));
     names.extend(excess.as_ref().map(|_| "fits"));
     let mut rows = vec![names.into_iter().map(String::from).collect()];
     rows.extend(points.iter().map(|row| {
         let mut cells = vec![
-            row.ranks.to_string(),
+            row.setup.ranks.to_string(),
             time(row.time_us),
             time(row.exposed_us),
             rate(row.samples_per_s),
@@ -64,9 +31,10 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
 }
 
 /// The line about points that need more memory than a device has, if there are any: their ranks, and the most that one needs.
-fn excess(points: &[ScalingLine]) -> Option<String> {
-    let (needed, has) = points.iter().filter_map(ScalingLine::excess).max()?;
-    let ranks = points.iter().filter(|point| point.excess().is_some()).map(|point| point.ranks.to_string());
+fn excess<const MEASURED: bool>(points: &[ScalePoint<MEASURED>]) -> Option<String> {
+    let (needed, has) = points.iter().filter_map(ScalePoint::excess).max()?;
+    let ranks =
+        points.iter().filter(|point| point.excess().is_some()).map(|point| point.setup.ranks.to_string());
     Some(format!(
         "does not fit (ranks: {}): a rank needs up to {}, and its device has {}; the times ignore this limit, and have no efficiency",
         ranks.collect::<Vec<_>>().join(", "),
@@ -78,20 +46,21 @@ fn excess(points: &[ScalingLine]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allfold_report::records::{RankMemory, Setup};
 
     #[test]
     fn points_that_a_device_does_not_hold_are_marked() {
-        let line = |ranks: u32, gb: u64, has: Option<u64>| ScalingLine {
-            ranks,
+        let line = |ranks: u32, gb: u64, has: Option<u64>| ScalePoint::<false> {
+            setup: Setup { ranks, ..Setup::default() },
             time_us: 1.0,
-            exposed_us: 0.0,
             samples_per_s: 1.0,
             efficiency: 1.0,
             memory: Some(RankMemory { params: gb * 1_000_000_000, ..RankMemory::default() }),
             device_memory: has,
+            ..ScalePoint::default()
         };
         let has = Some(80_000_000_000);
-        let text = table([line(1, 100, has), line(2, 90, has), line(4, 80, has)]);
+        let text = table(&[line(1, 100, has), line(2, 90, has), line(4, 80, has)]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with("most memory  fits"), "{text}");
         let marks = lines[1..4].iter().map(|line| line.split_whitespace().last());
@@ -101,7 +70,7 @@ mod tests {
             "does not fit (ranks: 1, 2): a rank needs up to 93.132 GiB, and its device has 74.506 GiB; the times ignore this limit, and have no efficiency"
         );
         assert_eq!(lines.len(), 5);
-        for fits in [table([line(1, 80, has)]), table([line(1, 100, None)])] {
+        for fits in [table(&[line(1, 80, has)]), table(&[line(1, 100, None)])] {
             assert!(!fits.contains("fit"), "{fits}");
         }
     }

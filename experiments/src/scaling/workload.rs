@@ -68,14 +68,12 @@ impl WorkloadScaling {
             batch: batch as u64,
             topology: format!("{} of {}", self.topology, self.gpu.name),
             time_us: prediction.time.total().as_micros(),
-            time_error_us: 0.0,
             exposed_us: prediction.time.exposed.as_micros(),
-            exchange: None,
             samples_per_s: prediction.throughput(),
-            efficiency: 0.0,
             memory: prediction.peak().map(|peak| self.classes(held(peak), batch)),
             device_memory: Some(self.gpu.capacity_bytes()),
             engines: prediction.engines,
+            ..SimulatedScale::default()
         }))
     }
 

@@ -13,7 +13,9 @@ use allfold_prediction::{
     MOST_LINKED, ModeledMachine, NcclSystem, StepPrediction, predict, predict_every_rank,
 };
 use allfold_report::format::counted;
-use allfold_report::records::{Breakdown, MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
+use allfold_report::records::{
+    Breakdown, ComparedStrategy, MeasuredComparison, Setup, SimulatedComparison, TimelineSpan,
+};
 use allfold_sim::Picos;
 use allfold_trainer::timing::StepBreakdown;
 use allfold_trainer::{Config, Dataset, MemoryUse, SampleForm, strategies};
@@ -114,8 +116,12 @@ impl Contender {
     }
 
     /// The record of a run, without the bytes that it sent.
-    fn timed(&self, trained: &Trained, (backend, machine): (&str, &str)) -> MeasuredComparison {
-        MeasuredComparison {
+    fn timed<const MEASURED: bool>(
+        &self,
+        trained: &Trained,
+        (backend, machine): (&str, &str),
+    ) -> ComparedStrategy<MEASURED> {
+        ComparedStrategy {
             waiting_for: trained.mean_waiting_for(),
             loss: Some(trained.result.losses.last().copied().unwrap_or(f64::NAN)),
             weights_hash: Some(trained.weights_hash()),
@@ -124,8 +130,12 @@ impl Contender {
     }
 
     /// The record of the steps of all ranks, without the bytes that they sent and for whom they wait.
-    fn of_steps(&self, steps: RankSteps, (setup, machine): (Setup, &str)) -> MeasuredComparison {
-        MeasuredComparison {
+    fn of_steps<const MEASURED: bool>(
+        &self,
+        steps: RankSteps,
+        (setup, machine): (Setup, &str),
+    ) -> ComparedStrategy<MEASURED> {
+        ComparedStrategy {
             setup,
             batch: self.samples(),
             micro_batches: self.config.training.accumulate as u64,
@@ -133,15 +143,9 @@ impl Contender {
             step_us: steps.median_step_us(),
             breakdown: steps.mean_breakdown(),
             waiting_us: steps.waiting_us(),
-            waiting_for: Vec::new(),
-            communication_us: Vec::new(),
-            bytes_sent: Vec::new(),
-            bytes_by_operation: BTreeMap::new(),
             peak_bytes: steps.peaks().iter().map(MemoryUse::total).collect(),
             memory: steps.peak(),
-            device_memory: None,
-            loss: None,
-            weights_hash: None,
+            ..ComparedStrategy::default()
         }
     }
 
@@ -189,7 +193,7 @@ impl Contender {
         let setup = setup(&self.config, "modeled", &devices.to_string(), self.ranks);
         let spans = of_ranks.iter().flatten().map(|step| &step.spans[..]);
         let waiting_for = waiting_in_step(spans.zip(every.operations.iter().map(Vec::as_slice)));
-        let timed = MeasuredComparison { waiting_for, ..self.of_steps(steps, (setup, machine)) };
+        let timed = ComparedStrategy { waiting_for, ..self.of_steps(steps, (setup, machine)) };
         Ok(self.on_virtual_time(timed, steps))
     }
 
@@ -206,52 +210,30 @@ impl Contender {
             step_us: step.time.total().as_micros(),
             breakdown: Breakdown { data_us, forward_us, backward_us, exposed_us, optimiser_us },
             waiting_us: vec![exposed_us],
-            waiting_for: Vec::new(),
             communication_us: vec![step.communication.as_micros().max(exposed_us)],
-            bytes_sent: Vec::new(),
-            bytes_by_operation: BTreeMap::new(),
             peak_bytes: step.peaks.iter().map(MemoryUse::total).collect(),
             memory: step.peak().map(held).unwrap_or_default(),
             device_memory: devices.and_then(|devices| devices.least_memory(setup.ranks)),
-            loss: None,
-            weights_hash: None,
             setup,
+            ..ComparedStrategy::default()
         }
     }
 
     /// The record of steps on virtual time, where what ranks send is known, and the last step as bars.
     fn on_virtual_time(
         &self,
-        timed: MeasuredComparison,
+        timed: SimulatedComparison,
         steps: RankSteps,
     ) -> (SimulatedComparison, Vec<TimelineSpan>) {
         let last = steps.of_ranks.first().map_or(0, Vec::len).saturating_sub(1);
         let mut spans = joined(steps.spans(last));
         spans.iter_mut().for_each(|span| span.strategy = Some(self.config.strategy.clone()));
-        let MeasuredComparison { setup, batch, micro_batches, topology, step_us, breakdown, .. } = timed;
-        let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =
-            timed;
         let (bytes_sent, bytes_by_operation) = steps.sent();
-        let devices = setup.device.parse::<RankDevices>().ok();
-        let device_memory = devices.and_then(|devices| devices.least_memory(setup.ranks));
-        let record = SimulatedComparison {
-            setup,
-            batch,
-            micro_batches,
-            topology,
-            step_us,
-            breakdown,
-            waiting_us,
-            waiting_for,
-            communication_us: steps.communication_us(),
-            bytes_sent,
-            bytes_by_operation,
-            peak_bytes,
-            memory,
-            device_memory,
-            loss,
-            weights_hash,
-        };
+        let devices = timed.setup.device.parse::<RankDevices>().ok();
+        let device_memory = devices.and_then(|devices| devices.least_memory(timed.setup.ranks));
+        let communication_us = steps.communication_us();
+        let record =
+            ComparedStrategy { communication_us, bytes_sent, bytes_by_operation, device_memory, ..timed };
         (record, spans)
     }
 }

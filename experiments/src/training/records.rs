@@ -3,8 +3,7 @@
 use super::profile::{LayerTime, by_layer};
 use super::trained::{RankStep, Trained};
 use allfold_report::records::{
-    BucketLife, EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep,
-    WaitingFor,
+    BucketLife, EpochScores, LayerPasses, RankMemory, Setup, TrainingEnd, TrainingStep, WaitingFor,
 };
 use allfold_trainer::{Config, EpochReport, TrainResult};
 use std::collections::BTreeMap;
@@ -105,71 +104,64 @@ impl SoFar<'_> {
             train_loss: train.map(|train| train.loss),
         })
     }
-}
 
-impl Trained {
-    /// A record for each layer of a profiled run, made by `record` from the setup, the number of profiled steps and the times.
-    pub fn layers<R>(
+    /// The records of steps, with the end of the run in that of its last step.
+    pub fn records<const MEASURED: bool>(
         &self,
-        config: &Config,
-        backend: &str,
-        record: impl Fn(Setup, u64, LayerTime) -> R,
-    ) -> Vec<R> {
-        let steps = self.profiles.first().map_or(0, |rank| rank.steps.len() as u64);
-        let layers = by_layer(&self.profiles).into_iter();
-        layers.map(|layer| record(self.setup(config, backend), steps, layer)).collect()
+        setup: &Setup,
+        steps: Range<usize>,
+        end: Option<TrainingEnd>,
+    ) -> Vec<TrainingStep<MEASURED>> {
+        let (losses, first) = (&self.result.losses, steps.start as u64);
+        let record = |(step, &loss)| TrainingStep {
+            setup: setup.clone(),
+            step,
+            loss,
+            lr: self.step(step).map(|step| step.lr),
+            buckets: self.buckets(step),
+            waiting_for: (self.waiting)(step),
+            scores: self.scores_after(step),
+            end: end.clone().filter(|_| step + 1 == losses.len() as u64),
+        };
+        (first..).zip(&losses[steps]).map(record).collect()
     }
 }
 
-/// The records of a run, measured or simulated: two types with the same fields.
-macro_rules! records {
-    ($name:ident, $step:ident, $end:ident, $doc:literal) => {
-        impl SoFar<'_> {
-            #[doc = $doc]
-            pub fn $name(&self, setup: &Setup, steps: Range<usize>, end: Option<$end>) -> Vec<$step> {
-                let (losses, first) = (&self.result.losses, steps.start as u64);
-                let record = |(step, &loss)| {
-                    let end = end.clone().filter(|_| step + 1 == losses.len() as u64);
-                    $step {
-                        setup: setup.clone(),
-                        step,
-                        loss,
-                        lr: self.step(step).map(|step| step.lr),
-                        buckets: self.buckets(step),
-                        waiting_for: (self.waiting)(step),
-                        scores: self.scores_after(step),
-                        end,
-                    }
-                };
-                (first..).zip(&losses[steps]).map(record).collect()
-            }
-        }
+impl Trained {
+    /// A record for each layer of a profiled run.
+    pub fn layers<const MEASURED: bool>(&self, config: &Config, backend: &str) -> Vec<LayerPasses<MEASURED>> {
+        let steps = self.profiles.first().map_or(0, |rank| rank.steps.len() as u64);
+        let record = |LayerTime { name: layer, us: [forward_us, input_grad_us, weight_grad_us] }| {
+            let setup = self.setup(config, backend);
+            LayerPasses { setup, layer, steps, forward_us, input_grad_us, weight_grad_us }
+        };
+        by_layer(&self.profiles).into_iter().map(record).collect()
+    }
 
-        impl Trained {
-            /// The records of the steps from number `first` on, with the end of the run in the last one.
-            pub fn $name(&self, config: &Config, backend: &str, first: usize) -> Vec<$step> {
-                let end = $end {
-                    accuracy: self.result.test.accuracy(),
-                    ended_early_after: self.ended_early_after(),
-                    batch: Some(self.batch as u64),
-                    samples_per_s: self.throughput(),
-                    steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
-                    exchange: self.result.exchange.clone(),
-                    warmup_steps: self.warmup() as u64,
-                    time_us: self.step_us().0,
-                    breakdown: self.breakdown(),
-                    memory: self.memory().map(held),
-                    losses_hash: self.losses_hash(),
-                    weights_hash: self.weights_hash(),
-                };
-                let waiting = |step| self.waiting.of(step).map(<[WaitingFor]>::to_vec);
-                let (result, made) = (&self.result, &self.steps[0][..]);
-                let so_far = SoFar { config, result, made, waiting: &waiting };
-                so_far.$name(&self.setup(config, backend), first..result.losses.len(), Some(end))
-            }
-        }
-    };
+    /// The records of the steps from number `first` on, with the end of the run in the last one.
+    pub fn records<const MEASURED: bool>(
+        &self,
+        config: &Config,
+        backend: &str,
+        first: usize,
+    ) -> Vec<TrainingStep<MEASURED>> {
+        let end = TrainingEnd {
+            accuracy: self.result.test.accuracy(),
+            ended_early_after: self.ended_early_after(),
+            batch: Some(self.batch as u64),
+            samples_per_s: self.throughput(),
+            steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
+            exchange: self.result.exchange.clone(),
+            warmup_steps: self.warmup() as u64,
+            time_us: self.step_us().0,
+            breakdown: self.breakdown(),
+            memory: self.memory().map(held),
+            losses_hash: self.losses_hash(),
+            weights_hash: self.weights_hash(),
+        };
+        let waiting = |step| self.waiting.of(step).map(<[WaitingFor]>::to_vec);
+        let (result, made) = (&self.result, &self.steps[0][..]);
+        let so_far = SoFar { config, result, made, waiting: &waiting };
+        so_far.records(&self.setup(config, backend), first..result.losses.len(), Some(end))
+    }
 }
-
-records!(measured, MeasuredStep, MeasuredEnd, "The records of steps of a run on real time.");
-records!(simulated, SimulatedStep, SimulatedEnd, "The records of steps of a run on virtual time.");

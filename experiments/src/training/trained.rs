@@ -232,7 +232,7 @@ mod tests {
     fn steps_that_warm_up_count_in_no_average_of_a_record() {
         let config = allfold_trainer::Config::default();
         let trained = trained(false, 5);
-        let end = trained.measured(&config, "threads", 0).pop().and_then(|step| step.end).unwrap();
+        let end = trained.records::<true>(&config, "threads", 0).pop().and_then(|step| step.end).unwrap();
         assert_eq!((end.warmup_steps, end.time_us, end.samples_per_s.round()), (1, 100.0, 160_000.0));
         assert_eq!(end.breakdown.forward_us, end.time_us, "the parts are of the same steps");
     }

@@ -1,6 +1,5 @@
 //! `collective`: one size of one collective, measured on a backend or timed by the simulator.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The call: what a measurement and a prediction of the same collective have in common.
@@ -142,14 +141,4 @@ impl SimulatedCollective {
         let parts = [Some(self.engine.clone()), lanes, ranks, skipped];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
-}
-
-impl RecordKind for MeasuredCollective {
-    const KIND: &'static str = "collective";
-    const MEASURED: Option<bool> = Some(true);
-}
-
-impl RecordKind for SimulatedCollective {
-    const KIND: &'static str = "collective";
-    const MEASURED: Option<bool> = Some(false);
 }

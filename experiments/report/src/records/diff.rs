@@ -1,6 +1,5 @@
 //! `diff`: how a time changed from one file of records to another.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The times of one row in two files.
@@ -18,9 +17,4 @@ pub struct RowChange {
     pub change_error: f64,
     /// `slower`, `faster` or `same`.
     pub verdict: String,
-}
-
-impl RecordKind for RowChange {
-    const KIND: &'static str = "diff";
-    const MEASURED: Option<bool> = None;
 }

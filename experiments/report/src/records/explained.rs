@@ -1,6 +1,5 @@
 //! Where the time of a simulated collective is spent.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The parts of one simulated time, the longest wait and the busiest link.
@@ -24,9 +23,4 @@ pub struct TimeSpent {
     pub longest_wait: Option<(u32, u32, f64)>,
     /// The busiest link, and the share of its capacity that was used.
     pub busiest_link: Option<(String, f64)>,
-}
-
-impl RecordKind for TimeSpent {
-    const KIND: &'static str = "time_spent";
-    const MEASURED: Option<bool> = Some(false);
 }

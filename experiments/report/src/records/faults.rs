@@ -1,6 +1,5 @@
 //! `faults`: the outcome of seeded fault schedules.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// Counts over a range of fault schedules.
@@ -18,9 +17,4 @@ pub struct FaultSchedules {
     pub wrong_results: u64,
     /// Fault schedules with an error that names no culprit or a wrong one.
     pub misattributed: u64,
-}
-
-impl RecordKind for FaultSchedules {
-    const KIND: &'static str = "faults";
-    const MEASURED: Option<bool> = None;
 }

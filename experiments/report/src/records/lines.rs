@@ -1,20 +1,12 @@
 //! A record as a line of JSON, and lines read back.
 
+use super::kinds::RecordKind;
 use crate::sizes::MOST_RANKS;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the lines' schema.
 pub const SCHEMA: u32 = 2;
-
-/// A kind of record: its name, and whether its times were measured or simulated.
-pub trait RecordKind: Serialize + DeserializeOwned {
-    /// The `kind` of its lines.
-    const KIND: &'static str;
-    /// The `measured` of its lines; `None` for kinds that are neither, whose lines have no such field.
-    const MEASURED: Option<bool>;
-}
 
 /// The origin of a record; the same for all records of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,5 @@
 //! `limit`, `simulator` and `doctor`: what the machine itself can do.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The memory bandwidth of this machine, measured in the same run as the collectives.
@@ -73,26 +72,6 @@ pub struct MeasuringMachine {
     pub gpus: Vec<String>,
 }
 
-impl RecordKind for MeasuringMachine {
-    const KIND: &'static str = "measuring_machine";
-    const MEASURED: Option<bool> = None;
-}
-
-impl RecordKind for Limit {
-    const KIND: &'static str = "limit";
-    const MEASURED: Option<bool> = Some(true);
-}
-
-impl RecordKind for SimulatorSpeed {
-    const KIND: &'static str = "simulator";
-    const MEASURED: Option<bool> = Some(true);
-}
-
-impl RecordKind for DoctorFinding {
-    const KIND: &'static str = "doctor";
-    const MEASURED: Option<bool> = None;
-}
-
 /// A machine that `--topology` takes by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineListed {
@@ -112,9 +91,4 @@ pub struct MachineListed {
     pub fabric: String,
     /// The sources of its figures.
     pub sources: Vec<String>,
-}
-
-impl RecordKind for MachineListed {
-    const KIND: &'static str = "machine";
-    const MEASURED: Option<bool> = None;
 }

@@ -12,6 +12,7 @@ mod collective;
 mod diff;
 mod explained;
 mod faults;
+mod kinds;
 mod lines;
 mod machine;
 mod planning;
@@ -25,15 +26,15 @@ pub use collective::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 pub use diff::RowChange;
 pub use explained::TimeSpent;
 pub use faults::FaultSchedules;
-pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
+pub use kinds::RecordKind;
+pub use lines::{Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
 pub use planning::{PlannedLayout, PlannedRun};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, EpochScores, LeftOutStrategy, MeasuredComparison, MeasuredEnd, MeasuredLayer,
-    MeasuredProgress, MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup,
-    SimulatedComparison, SimulatedEnd, SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep,
-    TimelineSpan, hidden_us,
+    Breakdown, BucketLife, ComparedStrategy, EpochScores, LayerPasses, LeftOutStrategy, MeasuredComparison,
+    MeasuredScale, MeasuredStep, Parity, RankMemory, RunProgress, ScalePoint, ScalingRow, Setup,
+    SimulatedComparison, SimulatedScale, SimulatedStep, TimelineSpan, TrainingEnd, TrainingStep, hidden_us,
 };
 pub use triage::{HangJudged, TriageFound};
 pub use validation::{TimeInterval, TrainingScore, Validated, ValidatedTraining, ValidationScore};

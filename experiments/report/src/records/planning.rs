@@ -1,6 +1,5 @@
 //! `plan` and `plan_run`: a layout of a large model's training with its predictions; the run as a whole.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// One layout, predicted.
@@ -42,11 +41,6 @@ pub struct PlannedLayout {
     pub memory: Vec<(String, f64)>,
 }
 
-impl RecordKind for PlannedLayout {
-    const KIND: &'static str = "plan";
-    const MEASURED: Option<bool> = Some(false);
-}
-
 /// The run that a plan is for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlannedRun {
@@ -80,9 +74,4 @@ pub struct PlannedRun {
     pub cost: Option<(f64, String)>,
     /// Energy in MWh.
     pub energy_mwh: Option<f64>,
-}
-
-impl RecordKind for PlannedRun {
-    const KIND: &'static str = "plan_run";
-    const MEASURED: Option<bool> = Some(false);
 }

@@ -1,6 +1,5 @@
 //! `verify` and `show`: what was proved about an algorithm, and the algorithm's picture.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// The result of both checks of one algorithm at one rank count: its messages match, its results are right.
@@ -46,14 +45,4 @@ pub struct Shown {
     pub tree_hash: Option<String>,
     /// The picture, line by line.
     pub picture: Vec<String>,
-}
-
-impl RecordKind for ProofRecord {
-    const KIND: &'static str = "verify";
-    const MEASURED: Option<bool> = None;
-}
-
-impl RecordKind for Shown {
-    const KIND: &'static str = "show";
-    const MEASURED: Option<bool> = None;
 }

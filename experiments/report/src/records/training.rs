@@ -1,12 +1,11 @@
 //! `train`, `scale`, `span` and `parity`: training runs, scaling curves and the timeline of a step.
 
-use super::lines::RecordKind;
 use super::waiting::WaitingFor;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 
 /// How a training run is set up: what a measurement and a prediction of the same run have in common.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The backend: `threads`, `tcp`, `mpi` (measured); `sim` with real arithmetic, `modeled` with shapes alone.
     pub backend: String,
@@ -120,30 +119,6 @@ fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Err
     number(from).map(Some)
 }
 
-macro_rules! pair {
-    ($(#[$doc:meta])* $measured:ident, $simulated:ident $(, $kind:literal)?, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
-        $(#[$doc])*
-        /// Timed by a real clock.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        pub struct $measured { $($(#[$field_doc])* pub $field: $type,)* }
-
-        $(#[$doc])*
-        /// Timed by the virtual clock.
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        pub struct $simulated { $($(#[$field_doc])* pub $field: $type,)* }
-
-        $(impl RecordKind for $measured {
-            const KIND: &'static str = $kind;
-            const MEASURED: Option<bool> = Some(true);
-        }
-
-        impl RecordKind for $simulated {
-            const KIND: &'static str = $kind;
-            const MEASURED: Option<bool> = Some(false);
-        })?
-    };
-}
-
 /// The scores at the end of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpochScores {
@@ -166,234 +141,230 @@ pub struct EpochScores {
     pub train_loss: Option<f64>,
 }
 
-macro_rules! step {
-    ($(#[$doc:meta])* $step:ident, $end:ident, $measured:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-        pub struct $step {
-            /// The setup of the run.
-            #[serde(flatten)]
-            pub setup: Setup,
-            /// Number of the step, from 0.
-            pub step: u64,
-            /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
-            #[serde(deserialize_with = "number")]
-            pub loss: f64,
-            /// The learning rate of the step; left out of steps before those of a resumed run.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub lr: Option<f64>,
-            /// The buckets that rank 0 sent; only of the traced step, or of the last.
-            #[serde(default, skip_serializing_if = "Vec::is_empty")]
-            pub buckets: Vec<BucketLife>,
-            /// How long each rank waited for each other one in the step. Left out where this is not known: of one rank and of more
-            /// than 256, of ranks that are processes or on GPUs, of a resumed run's earlier steps, and of some steps of a run with
-            /// a million.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub waiting_for: Option<Vec<WaitingFor>>,
-            /// The scores of the epoch; only in the record of an epoch's last step.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub scores: Option<EpochScores>,
-            /// The end of the run; only in the record of the last step.
-            #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
-            pub end: Option<$end>,
+/// One step of a training run. The record of the last step also contains the end of the run.
+/// Timed by a real clock if `MEASURED`, else by the virtual clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingStep<const MEASURED: bool> {
+    /// The setup of the run.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// Number of the step, from 0.
+    pub step: u64,
+    /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
+    #[serde(deserialize_with = "number")]
+    pub loss: f64,
+    /// The learning rate of the step; left out of steps before those of a resumed run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr: Option<f64>,
+    /// The buckets that rank 0 sent; only of the traced step, or of the last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buckets: Vec<BucketLife>,
+    /// How long each rank waited for each other one in the step. Left out where this is not known: of one rank and of more
+    /// than 256, of ranks that are processes or on GPUs, of a resumed run's earlier steps, and of some steps of a run with
+    /// a million.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<Vec<WaitingFor>>,
+    /// The scores of the epoch; only in the record of an epoch's last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<EpochScores>,
+    /// The end of the run; only in the record of the last step.
+    #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<TrainingEnd>,
+}
+
+/// A [`TrainingStep`] by the real clock.
+pub type MeasuredStep = TrainingStep<true>;
+/// A [`TrainingStep`] by the virtual clock.
+pub type SimulatedStep = TrainingStep<false>;
+
+/// The end of a training run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingEnd {
+    /// Share of the test set that is classified right.
+    pub accuracy: f64,
+    /// The number of epochs after which the run ended early, because its scores no longer got better; only of such a run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_early_after: Option<u64>,
+    /// Samples of a rank in a step; left out by versions before this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<u64>,
+    /// Training samples per second, over all ranks, in the steps after those that warm up.
+    pub samples_per_s: f64,
+    /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on
+    /// GPUs, whose first steps compile kernels, search for the fastest algorithms and capture graphs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady_samples_per_s: Option<f64>,
+    /// The path by which GPUs summed gradients, with the version of NCCL if it is NCCL, and why; only of runs on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
+    /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
+    pub warmup_steps: u64,
+    /// Mean time of a step, in microseconds.
+    pub time_us: f64,
+    /// How the time of a step is spent.
+    #[serde(flatten)]
+    pub breakdown: Breakdown,
+    /// Bytes that rank 0 held after the last step, by category.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<RankMemory>,
+    /// Hash of every loss of the run, bit for bit.
+    pub losses_hash: String,
+    /// Hash of the final weights, bit for bit.
+    pub weights_hash: String,
+}
+
+/// The progress of a training run: written every few seconds during the run.
+/// Timed by a real clock if `MEASURED`, else by the virtual clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunProgress<const MEASURED: bool> {
+    /// The setup of the run.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// Number of the step that was just done, from 0.
+    pub step: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Mean loss of the step's batch over all ranks; null where it is no number, and while it is not known.
+    #[serde(deserialize_with = "number")]
+    pub loss: f64,
+    /// The learning rate of the step.
+    pub lr: f64,
+    /// Samples per second over all ranks, by the time of this step on rank 0.
+    pub samples_per_s: f64,
+}
+
+/// How long the passes of one layer take in a step of a rank: means over the profiled steps of the ranks of this process that have
+/// the layer.
+/// Timed by a real clock if `MEASURED`, else by the virtual clock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LayerPasses<const MEASURED: bool> {
+    /// The setup of the run.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// The name of the layer, or `loss`.
+    pub layer: String,
+    /// The profiled steps of a rank.
+    pub steps: u64,
+    /// The forward passes, in microseconds.
+    pub forward_us: f64,
+    /// The gradients of the inputs, in microseconds.
+    pub input_grad_us: f64,
+    /// The gradients of the weights, in microseconds.
+    pub weight_grad_us: f64,
+}
+
+/// One point of a scaling curve.
+/// Timed by a real clock if `MEASURED`, else by the virtual clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ScalePoint<const MEASURED: bool> {
+    /// The setup of the run.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// Samples per rank and step.
+    pub batch: u64,
+    /// The machine: this one's cores, or the topology and device that were simulated.
+    pub topology: String,
+    /// Mean time of a step after those that warm up, in microseconds.
+    pub time_us: f64,
+    /// Standard error of `time_us`; 0 where there is none.
+    pub time_error_us: f64,
+    /// Waiting for communication that the backward pass did not hide, in microseconds; null where it is not measured, as on GPUs.
+    #[serde(deserialize_with = "number")]
+    pub exposed_us: f64,
+    /// The path by which GPUs summed gradients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
+    /// Training samples per second, over all ranks, in the same steps.
+    pub samples_per_s: f64,
+    /// The rate of a rank relative to that in the point of the fewest ranks that fits in memory, which is one rank where it fits:
+    /// samples_per_s / (ranks x samples_per_s of one rank). Null for a point that does not fit.
+    #[serde(deserialize_with = "number")]
+    pub efficiency: f64,
+    /// The engines that timed modeled exchanges, with a note if chunks were rounded up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<String>,
+    /// The memory of the rank that holds the most at one time of a step; not recorded of runs on this machine's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<RankMemory>,
+    /// Bytes of the memory of each rank's device, of the smallest one if the devices differ; left out where they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<u64>,
+}
+
+/// A [`ScalePoint`] by the real clock.
+pub type MeasuredScale = ScalePoint<true>;
+/// A [`ScalePoint`] by the virtual clock.
+pub type SimulatedScale = ScalePoint<false>;
+
+impl<const MEASURED: bool> ScalePoint<MEASURED> {
+    /// The bytes that a rank needs and those that its device has, if they are more than the device has.
+    pub fn excess(&self) -> Option<(u64, u64)> {
+        self.memory?.excess(self.device_memory)
+    }
+
+    /// Sets the efficiency of each point of one curve. A point that does not fit in memory has none, and is not a base.
+    pub fn set_efficiency(points: &mut [Self]) {
+        let rate = |point: &Self| point.samples_per_s / f64::from(point.setup.ranks);
+        let fits = points.iter().filter(|point| point.excess().is_none());
+        let base = fits.min_by_key(|point| point.setup.ranks).map_or(f64::NAN, rate);
+        for point in points {
+            point.efficiency = if point.excess().is_none() { rate(point) / base } else { f64::NAN };
         }
-
-        impl RecordKind for $step {
-            const KIND: &'static str = "train";
-            const MEASURED: Option<bool> = Some($measured);
-        }
-    };
-}
-
-step! {
-    /// One step of a training run on real time. The record of the last step also contains the end of the run.
-    MeasuredStep, MeasuredEnd, true
-}
-step! {
-    /// One step of a training run on virtual time. The record of the last step also contains the end of the run.
-    SimulatedStep, SimulatedEnd, false
-}
-
-pair! {
-    /// The end of a training run.
-    MeasuredEnd, SimulatedEnd, {
-        /// Share of the test set that is classified right.
-        accuracy: f64,
-        /// The number of epochs after which the run ended early, because its scores no longer got better; only of such a run.
-        #[serde(default, skip_serializing_if = "Option::is_none")] ended_early_after: Option<u64>,
-        /// Samples of a rank in a step; left out by versions before this field.
-        #[serde(default, skip_serializing_if = "Option::is_none")] batch: Option<u64>,
-        /// Training samples per second, over all ranks, in the steps after those that warm up.
-        samples_per_s: f64,
-        /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on
-        /// GPUs, whose first steps compile kernels, search for the fastest algorithms and capture graphs.
-        #[serde(default, skip_serializing_if = "Option::is_none")] steady_samples_per_s: Option<f64>,
-        /// The path by which GPUs summed gradients, with the version of NCCL if it is NCCL, and why; only of runs on GPUs.
-        #[serde(default, skip_serializing_if = "Option::is_none")] exchange: Option<String>,
-        /// Warm-up steps, which are not timed: they compile, allocate and fill caches.
-        warmup_steps: u64,
-        /// Mean time of a step, in microseconds.
-        time_us: f64,
-        /// How the time of a step is spent.
-        #[serde(flatten)]
-        breakdown: Breakdown,
-        /// Bytes that rank 0 held after the last step, by category.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memory: Option<RankMemory>,
-        /// Hash of every loss of the run, bit for bit.
-        losses_hash: String,
-        /// Hash of the final weights, bit for bit.
-        weights_hash: String,
     }
 }
 
-pair! {
-    /// The progress of a training run: written every few seconds during the run.
-    MeasuredProgress, SimulatedProgress, "train_progress", {
-        /// The setup of the run.
-        #[serde(flatten)]
-        setup: Setup,
-        /// Number of the step that was just done, from 0.
-        step: u64,
-        /// Steps of the whole run.
-        steps: u64,
-        /// Mean loss of the step's batch over all ranks; null where it is no number, and while it is not known.
-        #[serde(deserialize_with = "number")]
-        loss: f64,
-        /// The learning rate of the step.
-        lr: f64,
-        /// Samples per second over all ranks, by the time of this step on rank 0.
-        samples_per_s: f64,
-    }
+/// One strategy of a comparison, on the same samples as all others.
+/// Timed by a real clock if `MEASURED`, else by the virtual clock.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ComparedStrategy<const MEASURED: bool> {
+    /// The setup of the run.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// Samples of all ranks together in a step.
+    pub batch: u64,
+    /// Micro-batches that a rank cuts its samples of a step into.
+    pub micro_batches: u64,
+    /// The machine: this one's cores, or the topology and device that were simulated.
+    pub topology: String,
+    /// Time of a step: the median over the steps after those that warm up, in microseconds.
+    pub step_us: f64,
+    /// How the time of a step is spent, as the mean over all ranks.
+    #[serde(flatten)]
+    pub breakdown: Breakdown,
+    /// Time that each rank waits for others in a step, in microseconds, by rank.
+    pub waiting_us: Vec<f64>,
+    /// How long each rank waits for each other one in a step, as the mean over the steps after those that warm up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting_for: Vec<WaitingFor>,
+    /// Time that each rank's communication is under way in the last step, waited for or not, in microseconds, by rank; known on the
+    /// simulator only. Communication that the rank does not wait for is hidden by computation.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub communication_us: Vec<f64>,
+    /// Bytes that each rank sends in a step, by rank. Counted on the simulator, also for a run on threads, which sends the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bytes_sent: Vec<u64>,
+    /// Bytes that all ranks send in a step, by operation. Counted on the simulator, too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bytes_by_operation: BTreeMap<String, u64>,
+    /// Bytes that each rank holds when it holds the most, by rank.
+    pub peak_bytes: Vec<u64>,
+    /// The bytes of the rank with the highest peak, at that peak, by category.
+    pub memory: RankMemory,
+    /// Bytes of the memory of each simulated rank's device; left out where they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_memory: Option<u64>,
+    /// Mean loss of the last step's samples, exact to the last bit; null where it is no number, left out where nothing was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+    pub loss: Option<f64>,
+    /// Hash of the final weights, bit for bit; left out where nothing was computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_hash: Option<String>,
 }
 
-pair! {
-    /// How long the passes of one layer take in a step of a rank: means over the profiled steps of the ranks of this process that have
-    /// the layer.
-    MeasuredLayer, SimulatedLayer, "layer", {
-        /// The setup of the run.
-        #[serde(flatten)]
-        setup: Setup,
-        /// The name of the layer, or `loss`.
-        layer: String,
-        /// The profiled steps of a rank.
-        steps: u64,
-        /// The forward passes, in microseconds.
-        forward_us: f64,
-        /// The gradients of the inputs, in microseconds.
-        input_grad_us: f64,
-        /// The gradients of the weights, in microseconds.
-        weight_grad_us: f64,
-    }
-}
-
-pair! {
-    /// One point of a scaling curve.
-    MeasuredScale, SimulatedScale, "scale", {
-        /// The setup of the run.
-        #[serde(flatten)]
-        setup: Setup,
-        /// Samples per rank and step.
-        batch: u64,
-        /// The machine: this one's cores, or the topology and device that were simulated.
-        topology: String,
-        /// Mean time of a step after those that warm up, in microseconds.
-        time_us: f64,
-        /// Standard error of `time_us`; 0 where there is none.
-        time_error_us: f64,
-        /// Waiting for communication that the backward pass did not hide, in microseconds; null where it is not measured, as on GPUs.
-        #[serde(deserialize_with = "number")]
-        exposed_us: f64,
-        /// The path by which GPUs summed gradients.
-        #[serde(default, skip_serializing_if = "Option::is_none")] exchange: Option<String>,
-        /// Training samples per second, over all ranks, in the same steps.
-        samples_per_s: f64,
-        /// The rate of a rank relative to that in the point of the fewest ranks that fits in memory, which is one rank where it fits:
-        /// samples_per_s / (ranks x samples_per_s of one rank). Null for a point that does not fit.
-        #[serde(deserialize_with = "number")]
-        efficiency: f64,
-        /// The engines that timed modeled exchanges, with a note if chunks were rounded up.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        engines: Vec<String>,
-        /// The memory of the rank that holds the most at one time of a step; not recorded of runs on this machine's clock.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        memory: Option<RankMemory>,
-        /// Bytes of the memory of each rank's device, of the smallest one if the devices differ; left out where they are not known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        device_memory: Option<u64>,
-    }
-}
-
-macro_rules! curve {
-    ($point:ident) => {
-        impl $point {
-            /// The bytes that a rank needs and those that its device has, if they are more than the device has.
-            pub fn excess(&self) -> Option<(u64, u64)> {
-                self.memory?.excess(self.device_memory)
-            }
-
-            /// Sets the efficiency of each point of one curve. A point that does not fit in memory has none, and is not a base.
-            pub fn set_efficiency(points: &mut [$point]) {
-                let rate = |point: &$point| point.samples_per_s / f64::from(point.setup.ranks);
-                let fits = points.iter().filter(|point| point.excess().is_none());
-                let base = fits.min_by_key(|point| point.setup.ranks).map_or(f64::NAN, rate);
-                for point in points {
-                    point.efficiency = if point.excess().is_none() { rate(point) / base } else { f64::NAN };
-                }
-            }
-        }
-    };
-}
-curve!(MeasuredScale);
-curve!(SimulatedScale);
-
-pair! {
-    /// One strategy of a comparison, on the same samples as all others.
-    MeasuredComparison, SimulatedComparison, "compare", {
-        /// The setup of the run.
-        #[serde(flatten)]
-        setup: Setup,
-        /// Samples of all ranks together in a step.
-        batch: u64,
-        /// Micro-batches that a rank cuts its samples of a step into.
-        micro_batches: u64,
-        /// The machine: this one's cores, or the topology and device that were simulated.
-        topology: String,
-        /// Time of a step: the median over the steps after those that warm up, in microseconds.
-        step_us: f64,
-        /// How the time of a step is spent, as the mean over all ranks.
-        #[serde(flatten)]
-        breakdown: Breakdown,
-        /// Time that each rank waits for others in a step, in microseconds, by rank.
-        waiting_us: Vec<f64>,
-        /// How long each rank waits for each other one in a step, as the mean over the steps after those that warm up.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        waiting_for: Vec<WaitingFor>,
-        /// Time that each rank's communication is under way in the last step, waited for or not, in microseconds, by rank; known on the
-        /// simulator only. Communication that the rank does not wait for is hidden by computation.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        communication_us: Vec<f64>,
-        /// Bytes that each rank sends in a step, by rank. Counted on the simulator, also for a run on threads, which sends the same.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        bytes_sent: Vec<u64>,
-        /// Bytes that all ranks send in a step, by operation. Counted on the simulator, too.
-        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-        bytes_by_operation: BTreeMap<String, u64>,
-        /// Bytes that each rank holds when it holds the most, by rank.
-        peak_bytes: Vec<u64>,
-        /// The bytes of the rank with the highest peak, at that peak, by category.
-        memory: RankMemory,
-        /// Bytes of the memory of each simulated rank's device; left out where they are not known.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        device_memory: Option<u64>,
-        /// Mean loss of the last step's samples, exact to the last bit; null where it is no number, left out where nothing was computed.
-        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-        loss: Option<f64>,
-        /// Hash of the final weights, bit for bit; left out where nothing was computed.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        weights_hash: Option<String>,
-    }
-}
+/// A [`ComparedStrategy`] by the real clock.
+pub type MeasuredComparison = ComparedStrategy<true>;
+/// A [`ComparedStrategy`] by the virtual clock.
+pub type SimulatedComparison = ComparedStrategy<false>;
 
 /// For each rank the communication that its computation hides, in microseconds: the time that communication is under way and the rank
 /// does not wait for it.
@@ -415,11 +386,6 @@ pub struct LeftOutStrategy {
     pub why: String,
 }
 
-impl RecordKind for LeftOutStrategy {
-    const KIND: &'static str = "left_out";
-    const MEASURED: Option<bool> = None;
-}
-
 /// One bar of the timeline of a simulated step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimelineSpan {
@@ -436,11 +402,6 @@ pub struct TimelineSpan {
     pub start_us: f64,
     /// When the activity ends, in virtual microseconds from the start of the step.
     pub end_us: f64,
-}
-
-impl RecordKind for TimelineSpan {
-    const KIND: &'static str = "span";
-    const MEASURED: Option<bool> = Some(false);
 }
 
 /// Whether two training runs on the same number of ranks gave the same bits.
@@ -462,11 +423,6 @@ pub struct Parity {
     pub sim_weights: String,
     /// Whether all compared values agree.
     pub ok: bool,
-}
-
-impl RecordKind for Parity {
-    const KIND: &'static str = "parity";
-    const MEASURED: Option<bool> = None;
 }
 
 /// A published throughput, and the prediction from the same table's row of one GPU.
@@ -492,9 +448,4 @@ pub struct ScalingRow {
     pub fitted: bool,
     /// Assumptions about facts that the table does not give.
     pub assumed: Vec<String>,
-}
-
-impl RecordKind for ScalingRow {
-    const KIND: &'static str = "validate_scaling";
-    const MEASURED: Option<bool> = None;
 }

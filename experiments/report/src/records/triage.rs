@@ -1,6 +1,5 @@
 //! `triage` and `hang`: the causes of a hang that dumps show, and how often they are the right ones.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -18,11 +17,6 @@ pub struct TriageFound {
     pub decided: bool,
     /// What the dumps do not tell.
     pub unknown: Vec<String>,
-}
-
-impl RecordKind for TriageFound {
-    const KIND: &'static str = "triage";
-    const MEASURED: Option<bool> = None;
 }
 
 /// How one seeded hang was judged.
@@ -49,9 +43,4 @@ pub struct HangJudged {
     pub undecided: bool,
     /// What was said.
     pub said: String,
-}
-
-impl RecordKind for HangJudged {
-    const KIND: &'static str = "hang";
-    const MEASURED: Option<bool> = None;
 }

@@ -1,6 +1,5 @@
 //! `validate` and `validation_score`: one prediction and the measured time; the error of many predictions.
 
-use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
 /// One row of a measured run, with its prediction.
@@ -48,11 +47,6 @@ pub struct TimeInterval {
     pub high95_us: f64,
 }
 
-impl RecordKind for Validated {
-    const KIND: &'static str = "validate";
-    const MEASURED: Option<bool> = Some(false);
-}
-
 /// The error of predictions of collectives on systems that took no part in the fit, for one band of sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValidationScore {
@@ -74,11 +68,6 @@ pub struct ValidationScore {
     pub source: String,
 }
 
-impl RecordKind for ValidationScore {
-    const KIND: &'static str = "validation_score";
-    const MEASURED: Option<bool> = None;
-}
-
 /// The error of predicted training rates of several GPUs, each from the published rate of one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingScore {
@@ -94,11 +83,6 @@ pub struct TrainingScore {
     pub ninetieth_error: f64,
     /// The document that publishes the score.
     pub source: String,
-}
-
-impl RecordKind for TrainingScore {
-    const KIND: &'static str = "training_score";
-    const MEASURED: Option<bool> = None;
 }
 
 /// One published row of training speed, with its prediction.
@@ -146,9 +130,4 @@ pub struct ValidatedTraining {
     pub known: bool,
     /// Whether the collector of the row doubts it; it is not scored.
     pub suspect: bool,
-}
-
-impl RecordKind for ValidatedTraining {
-    const KIND: &'static str = "validate_training";
-    const MEASURED: Option<bool> = Some(false);
 }

@@ -6,8 +6,8 @@ use crate::format;
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
-    Breakdown, LeftOutStrategy, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp,
-    TimelineSpan, awaited_most, hidden_us,
+    Breakdown, ComparedStrategy, LeftOutStrategy, MeasuredComparison, RankMemory, Records, Setup,
+    SimulatedComparison, Stamp, TimelineSpan, awaited_most, hidden_us,
 };
 use crate::sizes::RankCounts;
 use std::collections::BTreeMap;
@@ -18,35 +18,6 @@ const ROWS: usize = 64;
 const SMALL: u64 = 1 << 20;
 /// The longest list of ranks that names a row.
 const LIST: usize = 12;
-
-/// The cells of a record. Measured and simulated records are different types, so this is a macro.
-macro_rules! cells {
-    ($record:expr) => {{
-        let record = $record;
-        let list = |values: Vec<String>| values.join(", ");
-        vec![
-            record.setup.strategy.clone(),
-            record.setup.ranks.to_string(),
-            record.batch.to_string(),
-            record.micro_batches.to_string(),
-            format::time(record.step_us),
-            format::time(record.breakdown.exposed_us),
-            list(record.waiting_us.iter().map(|us| format::time(*us)).collect()),
-            awaited_most(&record.waiting_for, &record.waiting_us),
-            list(
-                hidden_us(&record.communication_us, &record.waiting_us)
-                    .iter()
-                    .map(|us| format::time(*us))
-                    .collect(),
-            ),
-            list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
-            list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect())
-                + if record.memory.exceeds(record.device_memory) { ", does not fit" } else { "" },
-            record.loss.map_or("-".into(), |loss| format!("{loss:.6}")),
-            record.weights_hash.as_deref().map_or("-".into(), format::short),
-        ]
-    }};
-}
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured = records.stamped::<MeasuredComparison>();
@@ -64,8 +35,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             REAL_TIME,
             rows,
         )?);
-        let rows = measured.iter().map(|(record, _)| cells!(record)).collect();
-        tables.push(table("Measured on this machine", rows));
+        tables.push(table("Measured on this machine", measured.iter().map(|(record, _)| record)));
     }
     if !simulated.is_empty() {
         plots.extend(of_simulated(&simulated, records)?);
@@ -74,8 +44,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             ("Modeled: shapes, operations and bytes on a virtual clock, no arithmetic", true),
         ] {
             let of = simulated.iter().filter(|(record, _)| record.weights_hash.is_none() == modeled);
-            let rows: Vec<_> = of.map(|(record, _)| cells!(record)).collect();
-            tables.extend((!rows.is_empty()).then(|| table(caption, rows)));
+            let table = table(caption, of.map(|(record, _)| record));
+            tables.extend((!table.rows.is_empty()).then_some(table));
         }
     }
     tables.extend(left_out(&records.all()));
@@ -358,34 +328,51 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
 
 /// The strategies that do not take the configuration.
 fn left_out(strategies: &[LeftOutStrategy]) -> Option<ReportTable> {
-    let row = |LeftOutStrategy { strategy, ranks, why }: &LeftOutStrategy| {
-        vec![strategy.clone(), ranks.to_string(), why.clone()]
-    };
-    (!strategies.is_empty()).then(|| ReportTable {
-        caption: "Left out".into(),
-        head: head(&["strategy", "ranks", "reason"]),
-        rows: strategies.iter().map(row).collect(),
-        collapsed: false,
+    (!strategies.is_empty()).then(|| {
+        ReportTable::new(
+            "Left out",
+            strategies,
+            &[
+                ("strategy", |left_out| left_out.strategy.clone()),
+                ("ranks", |left_out| left_out.ranks.to_string()),
+                ("reason", |left_out| left_out.why.clone()),
+            ],
+        )
     })
 }
 
-fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
-    let names = [
-        "strategy",
-        "ranks",
-        "samples",
-        "micro-batches",
-        "step",
-        "waiting",
-        "waiting by rank",
-        "most for",
-        "hidden by rank",
-        "sent by rank",
-        "peak by rank",
-        "loss",
-        "weights",
-    ];
-    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: true }
+/// The texts of values, one for each rank or a few, separated by commas.
+fn list<T: Copy>(values: &[T], text: impl Fn(T) -> String) -> String {
+    values.iter().map(|value| text(*value)).collect::<Vec<_>>().join(", ")
+}
+
+fn table<'a, const MEASURED: bool>(
+    caption: &str,
+    records: impl Iterator<Item = &'a ComparedStrategy<MEASURED>>,
+) -> ReportTable {
+    ReportTable::new(
+        caption,
+        records,
+        &[
+            ("strategy", |r| r.setup.strategy.clone()),
+            ("ranks", |r| r.setup.ranks.to_string()),
+            ("samples", |r| r.batch.to_string()),
+            ("micro-batches", |r| r.micro_batches.to_string()),
+            ("step", |r| format::time(r.step_us)),
+            ("waiting", |r| format::time(r.breakdown.exposed_us)),
+            ("waiting by rank", |r| list(&r.waiting_us, format::time)),
+            ("most for", |r| awaited_most(&r.waiting_for, &r.waiting_us)),
+            ("hidden by rank", |r| list(&hidden_us(&r.communication_us, &r.waiting_us), format::time)),
+            ("sent by rank", |r| list(&r.bytes_sent, format::rounded_bytes)),
+            ("peak by rank", |r| {
+                let excess = if r.memory.exceeds(r.device_memory) { ", does not fit" } else { "" };
+                list(&r.peak_bytes, format::rounded_bytes) + excess
+            }),
+            ("loss", |r| r.loss.map_or("-".into(), |loss| format!("{loss:.6}"))),
+            ("weights", |r| r.weights_hash.as_deref().map_or("-".into(), format::short)),
+        ],
+    )
+    .folded(true)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Collectives in real time, separately for each backend and device; threads are compared with the machine's memory bandwidth.
 
-use super::part::{Part, commands, distinct, fact, head};
+use super::part::{Part, commands, distinct, fact};
 use crate::format;
 use crate::page::{Headline, Plot, Question, ReportTable, Section};
 use crate::plots::{Axis, Better, Curves, DrawError, Ideal, Origin, Point, Series};
@@ -174,59 +174,39 @@ fn plot(
 }
 
 fn limit_table(limits: &[Limit]) -> ReportTable {
-    let row = |limit: &Limit| {
-        vec![
-            limit.threads.to_string(),
-            format::bytes(limit.bytes),
-            format!("{:.2}", limit.copy_gbps),
-            format!("{:.2}", limit.reduce_gbps),
-        ]
-    };
-    ReportTable {
-        caption: "Measured limit of this machine's memory, in the same run".into(),
-        head: head(&["threads", "buffer", "copy (GB/s)", "a += b (GB/s)"]),
-        rows: limits.iter().map(row).collect(),
-        collapsed: limits.len() > 3,
-    }
+    ReportTable::new(
+        "Measured limit of this machine's memory, in the same run",
+        limits,
+        &[
+            ("threads", |limit| limit.threads.to_string()),
+            ("buffer", |limit| format::bytes(limit.bytes)),
+            ("copy (GB/s)", |limit| format!("{:.2}", limit.copy_gbps)),
+            ("a += b (GB/s)", |limit| format!("{:.2}", limit.reduce_gbps)),
+        ],
+    )
+    .folded(limits.len() > 3)
 }
 
 fn table(place: &str, rows: &[&MeasuredCollective]) -> ReportTable {
-    let row = |r: &&MeasuredCollective| {
-        vec![
-            r.call.collective.clone(),
-            r.call.algorithm.clone(),
-            r.call.ranks.to_string(),
-            format::bytes(r.call.bytes),
-            if r.in_place { "in place" } else { "out of place" }.into(),
-            format!("{:.2}", r.time_us),
-            format!("{:.2}", r.time_error_us),
-            format!("{:.2}", r.algbw_gbps),
-            format!("{:.2}", r.busbw_gbps),
-            r.wrong_elements.map(|wrong| wrong.to_string()).unwrap_or_default(),
-            format::short(r.checksum.as_deref().unwrap_or_default()),
-            r.call.order_class.clone().unwrap_or_default(),
-        ]
-    };
-    let names = [
-        "collective",
-        "algorithm",
-        "ranks",
-        "size",
-        "buffers",
-        "time (us)",
-        "std error (us)",
-        "algbw (GB/s)",
-        "busbw (GB/s)",
-        "wrong",
-        "checksum",
-        "order class",
-    ];
-    ReportTable {
-        caption: format!("Measured on {place}"),
-        head: head(&names),
-        rows: rows.iter().map(row).collect(),
-        collapsed: true,
-    }
+    ReportTable::new(
+        format!("Measured on {place}"),
+        rows,
+        &[
+            ("collective", |r| r.call.collective.clone()),
+            ("algorithm", |r| r.call.algorithm.clone()),
+            ("ranks", |r| r.call.ranks.to_string()),
+            ("size", |r| format::bytes(r.call.bytes)),
+            ("buffers", |r| if r.in_place { "in place" } else { "out of place" }.into()),
+            ("time (us)", |r| format!("{:.2}", r.time_us)),
+            ("std error (us)", |r| format!("{:.2}", r.time_error_us)),
+            ("algbw (GB/s)", |r| format!("{:.2}", r.algbw_gbps)),
+            ("busbw (GB/s)", |r| format!("{:.2}", r.busbw_gbps)),
+            ("wrong", |r| r.wrong_elements.map(|wrong| wrong.to_string()).unwrap_or_default()),
+            ("checksum", |r| format::short(r.checksum.as_deref().unwrap_or_default())),
+            ("order class", |r| r.call.order_class.clone().unwrap_or_default()),
+        ],
+    )
+    .folded(true)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Collectives on simulated machines, over ranks and over sizes.
 
-use super::part::{Part, commands, distinct, fact, head};
+use super::part::{Part, commands, distinct, fact};
 use super::{names, predicted_curves};
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
@@ -86,100 +86,79 @@ fn fastest(rows: &[&SimulatedCollective]) -> Option<(Question, Headline)> {
 }
 
 fn table(rows: &[&SimulatedCollective]) -> ReportTable {
-    let row = |r: &&SimulatedCollective| {
-        vec![
-            r.call.collective.clone(),
-            r.call.algorithm.clone(),
-            r.topology.clone(),
-            r.call.ranks.to_string(),
-            format::bytes(r.call.bytes),
-            format!("{:.2}", r.time_us),
-            r.bound_us.map(|bound| format!("{bound:.2}")).unwrap_or_default(),
-            format!("{:.2}", r.algbw_gbps),
-            format!("{:.2}", r.busbw_gbps),
-            r.messages.map(|messages| messages.to_string()).unwrap_or_default(),
-            r.sharing.clone(),
-            r.engine.clone(),
-        ]
-    };
-    let names = [
-        "collective",
-        "algorithm",
-        "topology",
-        "ranks",
-        "size",
-        "virtual time (us)",
-        "bound (us)",
-        "algbw (GB/s)",
-        "busbw (GB/s)",
-        "messages",
-        "sharing",
-        "engine",
-    ];
-    ReportTable {
-        caption: "Simulated".into(),
-        head: head(&names),
-        rows: rows.iter().map(row).collect(),
-        collapsed: true,
-    }
+    ReportTable::new(
+        "Simulated",
+        rows,
+        &[
+            ("collective", |r| r.call.collective.clone()),
+            ("algorithm", |r| r.call.algorithm.clone()),
+            ("topology", |r| r.topology.clone()),
+            ("ranks", |r| r.call.ranks.to_string()),
+            ("size", |r| format::bytes(r.call.bytes)),
+            ("virtual time (us)", |r| format!("{:.2}", r.time_us)),
+            ("bound (us)", |r| r.bound_us.map(|bound| format!("{bound:.2}")).unwrap_or_default()),
+            ("algbw (GB/s)", |r| format!("{:.2}", r.algbw_gbps)),
+            ("busbw (GB/s)", |r| format!("{:.2}", r.busbw_gbps)),
+            ("messages", |r| r.messages.map(|messages| messages.to_string()).unwrap_or_default()),
+            ("sharing", |r| r.sharing.clone()),
+            ("engine", |r| r.engine.clone()),
+        ],
+    )
+    .folded(true)
+}
+
+/// The share of the critical path's time that is spent in one of its parts.
+fn part_of(s: &TimeSpent, part: &str) -> String {
+    let us = s.parts.iter().find(|(name, _)| name == part).map(|(_, us)| *us);
+    us.map(|us| share(s, us)).unwrap_or_default()
+}
+
+fn share(s: &TimeSpent, us: f64) -> String {
+    format!("{:.1} %", 100.0 * us / s.time_us.max(1e-9))
 }
 
 /// The parts of the critical path (latency, bandwidth, ...), its longest wait, and the busiest link.
 fn spent_table(spent: &[TimeSpent]) -> ReportTable {
-    const PARTS: [&str; 6] = ["launch", "overhead", "bandwidth", "sharing", "latency", "memory"];
-    let row = |s: &TimeSpent| {
-        let share = |us: f64| format!("{:.1} %", 100.0 * us / s.time_us.max(1e-9));
-        let part = |name: &&str| s.parts.iter().find(|(own, _)| own == name).map(|(_, us)| share(*us));
-        let mut cells = vec![
-            s.algorithm.clone(),
-            s.topology.clone(),
-            s.ranks.to_string(),
-            format::bytes(s.bytes),
-            format!("{:.2}", s.time_us),
-        ];
-        cells.extend(PARTS.iter().map(|name| part(name).unwrap_or_default()));
-        cells.push(
-            s.longest_wait
-                .map_or(String::new(), |(from, to, us)| format!("rank {from} to {to}: {}", share(us))),
-        );
-        let busiest = |(name, of): &(String, f64)| format!("{name}: {:.0} %", 100.0 * of);
-        cells.push(s.busiest_link.as_ref().map_or(String::new(), busiest));
-        cells
-    };
-    let names = ["algorithm", "topology", "ranks", "size", "virtual time (us)"];
-    let last = ["waited for most", "busiest link"];
-    ReportTable {
-        caption: "Where the time went, along the critical path".into(),
-        head: head(&[&names[..], &PARTS[..], &last[..]].concat()),
-        rows: spent.iter().map(row).collect(),
-        collapsed: false,
-    }
+    ReportTable::new(
+        "Where the time went, along the critical path",
+        spent,
+        &[
+            ("algorithm", |s| s.algorithm.clone()),
+            ("topology", |s| s.topology.clone()),
+            ("ranks", |s| s.ranks.to_string()),
+            ("size", |s| format::bytes(s.bytes)),
+            ("virtual time (us)", |s| format!("{:.2}", s.time_us)),
+            ("launch", |s| part_of(s, "launch")),
+            ("overhead", |s| part_of(s, "overhead")),
+            ("bandwidth", |s| part_of(s, "bandwidth")),
+            ("sharing", |s| part_of(s, "sharing")),
+            ("latency", |s| part_of(s, "latency")),
+            ("memory", |s| part_of(s, "memory")),
+            ("waited for most", |s| {
+                let wait = |(from, to, us)| format!("rank {from} to {to}: {}", share(s, us));
+                s.longest_wait.map(wait).unwrap_or_default()
+            }),
+            ("busiest link", |s| {
+                let busiest = |(name, of): &(String, f64)| format!("{name}: {:.0} %", 100.0 * of);
+                s.busiest_link.as_ref().map(busiest).unwrap_or_default()
+            }),
+        ],
+    )
 }
 
 fn speed_table(speeds: &[SimulatorSpeed]) -> ReportTable {
-    let row = |s: &SimulatorSpeed| {
-        vec![
-            s.collective.clone(),
-            s.algorithm.clone(),
-            s.engine.clone(),
-            s.ranks.to_string(),
-            s.messages.to_string(),
-            format!("{:.2}", s.wall_s * 1e3),
-            format!("{:.2}", s.messages_per_s / 1e6),
-        ]
-    };
-    ReportTable {
-        caption: "How fast the simulator itself was, measured on this machine".into(),
-        head: head(&[
-            "collective",
-            "algorithm",
-            "engine",
-            "ranks",
-            "messages",
-            "real time (ms)",
-            "million messages/s",
-        ]),
-        rows: speeds.iter().map(row).collect(),
-        collapsed: true,
-    }
+    ReportTable::new(
+        "How fast the simulator itself was, measured on this machine",
+        speeds,
+        &[
+            ("collective", |s| s.collective.clone()),
+            ("algorithm", |s| s.algorithm.clone()),
+            ("engine", |s| s.engine.clone()),
+            ("ranks", |s| s.ranks.to_string()),
+            ("messages", |s| s.messages.to_string()),
+            ("real time (ms)", |s| format!("{:.2}", s.wall_s * 1e3)),
+            ("million messages/s", |s| format!("{:.2}", s.messages_per_s / 1e6)),
+        ],
+    )
+    .folded(true)
 }

@@ -1,12 +1,12 @@
 //! Scaling curves of training: measured where the ranks exist, simulated where they do not.
 
 use super::names;
-use super::part::{Part, commands, fact, head};
+use super::part::{Part, commands, fact};
 use super::{scaling_curves, single_runs};
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
-use crate::records::{MeasuredScale, MeasuringMachine, RankMemory, Records, SimulatedScale};
+use crate::records::{MeasuredScale, MeasuringMachine, RankMemory, Records, ScalePoint, SimulatedScale};
 
 /// The number of ranks that the first line of the page is about, if there is a point of that many.
 const ANSWERED: u32 = 64;
@@ -42,21 +42,19 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
 
     let mut tables = Vec::new();
     if !measured.is_empty() {
-        let rows = measured.iter().map(|m| row!(m)).collect();
-        tables.push(table("Measured on this machine; steps that warm up are not counted", rows));
+        tables.push(table("Measured on this machine; steps that warm up are not counted", &measured));
     }
     if !single.is_empty() {
-        let rows = single.iter().flatten().map(|m| row!(m)).collect();
+        let points: Vec<&MeasuredScale> = single.iter().flatten().collect();
         tables.push(table(
             "Measured by single training runs of equal network, device, strategy and samples",
-            rows,
+            &points,
         ));
     }
     if !simulated.is_empty() {
-        let rows = simulated.iter().map(|s| row!(s)).collect();
         tables.push(table(
             "Simulated: sim computes with real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
-            rows,
+            &simulated,
         ));
     }
     let mut plots = scaling_curves::plots(&measured, &simulated)?;
@@ -223,29 +221,6 @@ fn scaled(point: &SimulatedScale, simulated: &[&SimulatedScale]) -> (Question, H
     fact(Question::Scale, format::percent(point.efficiency), text, None)
 }
 
-/// The row of a scaling point. Measured and simulated points are different types, so this is a macro.
-macro_rules! row {
-    ($point:expr) => {{
-        let point = $point;
-        vec![
-            names::network(&point.setup.model),
-            point.setup.ranks.to_string(),
-            fits(point.memory, point.device_memory),
-            format::rate(point.samples_per_s),
-            format::percent(point.efficiency),
-            names::machine(&point.topology),
-            point.setup.strategy.clone(),
-            point.setup.backend.clone(),
-            names::device(&point.setup.device),
-            point.batch.to_string(),
-            format::time(point.time_us),
-            format::time(point.time_error_us),
-            format::time(point.exposed_us),
-        ]
-    }};
-}
-use row;
-
 /// Whether the rank that needs the most memory fits, with its bytes and those of its device where they are known.
 fn fits(memory: Option<RankMemory>, device_memory: Option<u64>) -> String {
     let Some(memory) = memory else { return "-".into() };
@@ -257,23 +232,26 @@ fn fits(memory: Option<RankMemory>, device_memory: Option<u64>) -> String {
     }
 }
 
-fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
-    let names = [
-        "network",
-        "ranks",
-        "fits: memory of a rank",
-        "samples/s",
-        "efficiency",
-        "machine",
-        "strategy",
-        "backend",
-        "device",
-        "batch per rank",
-        "step",
-        "std error",
-        "exposed",
-    ];
-    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
+fn table<const MEASURED: bool>(caption: &str, points: &[&ScalePoint<MEASURED>]) -> ReportTable {
+    ReportTable::new(
+        caption,
+        points,
+        &[
+            ("network", |point| names::network(&point.setup.model)),
+            ("ranks", |point| point.setup.ranks.to_string()),
+            ("fits: memory of a rank", |point| fits(point.memory, point.device_memory)),
+            ("samples/s", |point| format::rate(point.samples_per_s)),
+            ("efficiency", |point| format::percent(point.efficiency)),
+            ("machine", |point| names::machine(&point.topology)),
+            ("strategy", |point| point.setup.strategy.clone()),
+            ("backend", |point| point.setup.backend.clone()),
+            ("device", |point| names::device(&point.setup.device)),
+            ("batch per rank", |point| point.batch.to_string()),
+            ("step", |point| format::time(point.time_us)),
+            ("std error", |point| format::time(point.time_error_us)),
+            ("exposed", |point| format::time(point.exposed_us)),
+        ],
+    )
 }
 
 #[cfg(test)]
@@ -294,14 +272,9 @@ mod tests {
             batch: 256,
             topology: topology.into(),
             time_us: 1.0,
-            time_error_us: 0.0,
-            exposed_us: 0.0,
-            exchange: None,
             samples_per_s: 151_234.0,
             efficiency: 0.981,
-            engines: Vec::new(),
-            memory: None,
-            device_memory: None,
+            ..ScalePoint::default()
         }
     }
 
@@ -381,13 +354,8 @@ mod tests {
             batch: point.batch,
             topology: point.topology,
             time_us: 1.0,
-            time_error_us: 0.0,
-            exposed_us: 0.0,
-            exchange: None,
             efficiency: 1.0,
-            engines: Vec::new(),
-            memory: None,
-            device_memory: None,
+            ..ScalePoint::default()
         });
         let measured: Vec<MeasuredScale> = measured.collect();
         let points: Vec<&MeasuredScale> = measured.iter().collect();

@@ -206,6 +206,7 @@ pub fn model_of_this_machine(pairs: &[(String, f64, f64)]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::ScalePoint;
 
     fn setup(backend: &str, device: &str, strategy: &str, ranks: u32) -> Setup {
         Setup {
@@ -218,50 +219,34 @@ mod tests {
         }
     }
 
-    macro_rules! point {
-        ($type:ident, $setup:expr, $topology:expr, $rate:expr, $efficiency:expr) => {
-            $type {
-                setup: $setup,
-                batch: 8,
-                topology: $topology.into(),
-                time_us: 1.0,
-                time_error_us: 0.0,
-                exposed_us: 0.0,
-                exchange: None,
-                samples_per_s: $rate,
-                efficiency: $efficiency,
-                engines: Vec::new(),
-                memory: None,
-                device_memory: None,
-            }
-        };
+    fn point<const MEASURED: bool>(
+        setup: Setup,
+        topology: &str,
+        rate: f64,
+        efficiency: f64,
+    ) -> ScalePoint<MEASURED> {
+        let topology = topology.into();
+        ScalePoint {
+            setup,
+            batch: 8,
+            topology,
+            time_us: 1.0,
+            samples_per_s: rate,
+            efficiency,
+            ..ScalePoint::default()
+        }
     }
 
     #[test]
     fn this_machine_a_gpu_and_a_cluster_have_plots_of_their_own() {
         let measured = [("cpu", "ddp"), ("cpu", "zero1"), ("H100", "ddp")].map(|(device, strategy)| {
-            [1, 2].map(|n| {
-                point!(MeasuredScale, setup("threads", device, strategy, n), HERE, 8.0 * f64::from(n), 1.0)
-            })
+            [1, 2].map(|n| point(setup("threads", device, strategy, n), HERE, 8.0 * f64::from(n), 1.0))
         });
-        let core = [1, 2].map(|n| {
-            point!(
-                SimulatedScale,
-                setup("modeled", CORE, "ddp", n),
-                "switch of cpu_core",
-                20.0 * f64::from(n),
-                1.0
-            )
-        });
+        let core = [1, 2]
+            .map(|n| point(setup("modeled", CORE, "ddp", n), "switch of cpu_core", 20.0 * f64::from(n), 1.0));
         let cluster = [1, 2, 64].map(|n| {
             let efficiency = if n == 64 { 0.5 } else { 0.95 };
-            point!(
-                SimulatedScale,
-                setup("modeled", "a100_f32", "ddp", n),
-                "nodes8 of a100_f32",
-                99.0,
-                efficiency
-            )
+            point(setup("modeled", "a100_f32", "ddp", n), "nodes8 of a100_f32", 99.0, efficiency)
         });
         let measured: Vec<&MeasuredScale> = measured.iter().flatten().collect();
         let simulated: Vec<&SimulatedScale> = core.iter().chain(&cluster).collect();

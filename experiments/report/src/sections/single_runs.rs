@@ -69,10 +69,10 @@ fn point(step: &MeasuredStep) -> Option<MeasuredScale> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::{Breakdown, MeasuredEnd, Setup, Stamp, line};
+    use crate::records::{Breakdown, Setup, Stamp, TrainingEnd, line};
 
     fn ended(strategy: &str, ranks: u32, batch: u64, samples_per_s: f64) -> String {
-        let end = MeasuredEnd {
+        let end = TrainingEnd {
             accuracy: 0.5,
             ended_early_after: None,
             batch: Some(batch),

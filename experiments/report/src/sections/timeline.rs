@@ -1,7 +1,7 @@
 //! One step of training on the virtual clock: which communication hides behind the backward pass, and which does not.
 
 use super::compare::longest_wait;
-use super::part::{Part, commands, distinct, head};
+use super::part::{Part, commands, distinct};
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Timeline};
 use crate::records::{Records, TimelineSpan};
@@ -40,17 +40,19 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             .collect(),
         kinds,
     };
-    let row = |span: &&TimelineSpan| {
-        let (start, end) = (span.start_us, span.end_us);
-        let times = [start, end, end - start].map(|us| format!("{us:.2}"));
-        [vec![span.rank.to_string(), span.stream.clone(), span.name.clone()], times.to_vec()].concat()
-    };
-    let table = ReportTable {
-        caption: "Simulated".into(),
-        head: head(&["rank", "stream", "what", "start (us)", "end (us)", "length (us)"]),
-        rows: spans.iter().filter(|span| ranks.contains(&span.rank)).map(row).collect(),
-        collapsed: true,
-    };
+    let drawn = spans.iter().filter(|span| ranks.contains(&span.rank));
+    let table = ReportTable::new(
+        "Simulated",
+        drawn,
+        &[
+            ("rank", |span| span.rank.to_string()),
+            ("stream", |span| span.stream.clone()),
+            ("what", |span| span.name.clone()),
+            ("start (us)", |span| format!("{:.2}", span.start_us)),
+            ("end (us)", |span| format!("{:.2}", span.end_us)),
+            ("length (us)", |span| format!("{:.2}", span.end_us - span.start_us)),
+        ],
+    );
     let section = Section {
         id: "timeline",
         title: "Timeline of one step".into(),
@@ -64,7 +66,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             hidden(&spans),
             timeline.draw()?,
         )],
-        tables: vec![table],
+        tables: vec![table.folded(true)],
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
         folded: false,
     };

@@ -1,33 +1,12 @@
 //! One network, trained on several numbers of ranks, on threads and on the simulator: the same bits.
 
 use super::names;
-use super::part::{Part, commands, distinct, fact, head};
+use super::part::{Part, commands, distinct, fact};
 use crate::format;
 use crate::loss_curve::{self, LossSeries};
 use crate::page::{Headline, Plot, Question, ReportTable, Section};
 use crate::plots::{Better, Curves, DrawError, Origin, Point};
-use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
-
-/// The row of an end of training. Measured and simulated ends are different types, so this is a macro.
-macro_rules! row {
-    ($step:expr, $end:expr) => {{
-        let (end, parts) = ($end, &$end.breakdown);
-        let mut row = vec![
-            names::network(&$step.setup.model),
-            $step.setup.ranks.to_string(),
-            $step.setup.strategy.clone(),
-            format::rate(end.samples_per_s),
-            format::percent(end.accuracy),
-            format!("{:.6}", $step.loss),
-            ($step.step + 1).to_string(),
-            $step.setup.backend.clone(),
-            names::device(&$step.setup.device),
-        ];
-        let times = [end.time_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us];
-        row.extend(times.map(format::time));
-        row
-    }};
-}
+use crate::records::{MeasuredStep, Parity, Records, SimulatedStep, Stamp, TrainingStep};
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let parities = records.stamped::<Parity>();
@@ -64,15 +43,13 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let commands = commands(stamps);
     let mut tables = Vec::new();
     if !parities.is_empty() {
-        tables.push(parity_table(parities.iter().map(|(parity, _)| parity)));
+        tables.push(parity_table(&parities));
     }
     if !measured.is_empty() {
-        let rows = measured.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
-        tables.push(end_table("Measured on this machine; per step, without those that warm up", rows));
+        tables.push(end_table("Measured on this machine; per step, without those that warm up", &measured));
     }
     if !simulated.is_empty() {
-        let rows = simulated.iter().filter_map(|(s, _)| Some(row!(s, s.end.as_ref()?))).collect();
-        tables.push(end_table("Simulated, real arithmetic on a virtual clock; per step", rows));
+        tables.push(end_table("Simulated, real arithmetic on a virtual clock; per step", &simulated));
     }
     let section = Section {
         id: "training",
@@ -159,50 +136,42 @@ fn lowest(curves: &Curves) -> Option<String> {
     Some(format!("the lowest end: {}; the highest end: {}", said(low), said(high)))
 }
 
-fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> ReportTable {
-    let rows = parities.map(|p| {
-        vec![
-            p.ranks.to_string(),
-            p.step.to_string(),
-            format::short(&p.threads_losses),
-            format::short(&p.sim_losses),
-            format::short(&p.threads_weights),
-            format::short(&p.sim_weights),
-            if p.ok { "same bits".into() } else { "DIFFERENT".to_string() },
-        ]
-    });
-    ReportTable {
-        caption: "Hashes of all losses and of the final weights".into(),
-        head: head(&[
-            "ranks",
-            "steps",
-            "losses, threads",
-            "losses, sim",
-            "weights, threads",
-            "weights, sim",
-            "verdict",
-        ]),
-        rows: rows.collect(),
-        collapsed: false,
-    }
+fn parity_table(parities: &[(Parity, Stamp)]) -> ReportTable {
+    ReportTable::new(
+        "Hashes of all losses and of the final weights",
+        parities.iter().map(|(parity, _)| parity),
+        &[
+            ("ranks", |p| p.ranks.to_string()),
+            ("steps", |p| p.step.to_string()),
+            ("losses, threads", |p| format::short(&p.threads_losses)),
+            ("losses, sim", |p| format::short(&p.sim_losses)),
+            ("weights, threads", |p| format::short(&p.threads_weights)),
+            ("weights, sim", |p| format::short(&p.sim_weights)),
+            ("verdict", |p| if p.ok { "same bits" } else { "DIFFERENT" }.into()),
+        ],
+    )
 }
 
-fn end_table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
-    let names = [
-        "network",
-        "ranks",
-        "strategy",
-        "samples/s",
-        "accuracy",
-        "last loss",
-        "steps",
-        "backend",
-        "device",
-        "step",
-        "forward",
-        "backward",
-        "exposed",
-        "optimiser",
-    ];
-    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
+fn end_table<const MEASURED: bool>(caption: &str, steps: &[(TrainingStep<MEASURED>, Stamp)]) -> ReportTable {
+    let ends = steps.iter().filter_map(|(step, _)| Some((step, step.end.as_ref()?)));
+    ReportTable::new(
+        caption,
+        ends,
+        &[
+            ("network", |(step, _)| names::network(&step.setup.model)),
+            ("ranks", |(step, _)| step.setup.ranks.to_string()),
+            ("strategy", |(step, _)| step.setup.strategy.clone()),
+            ("samples/s", |(_, end)| format::rate(end.samples_per_s)),
+            ("accuracy", |(_, end)| format::percent(end.accuracy)),
+            ("last loss", |(step, _)| format!("{:.6}", step.loss)),
+            ("steps", |(step, _)| (step.step + 1).to_string()),
+            ("backend", |(step, _)| step.setup.backend.clone()),
+            ("device", |(step, _)| names::device(&step.setup.device)),
+            ("step", |(_, end)| format::time(end.time_us)),
+            ("forward", |(_, end)| format::time(end.breakdown.forward_us)),
+            ("backward", |(_, end)| format::time(end.breakdown.backward_us)),
+            ("exposed", |(_, end)| format::time(end.breakdown.exposed_us)),
+            ("optimiser", |(_, end)| format::time(end.breakdown.optimiser_us)),
+        ],
+    )
 }

@@ -1,6 +1,6 @@
 //! Predictions beside measurements of the same calls and runs.
 
-use super::part::{Part, commands, distinct, fact, head};
+use super::part::{Part, commands, distinct, fact};
 use super::{accuracy, scaling_curves};
 use crate::format;
 use crate::page::{Plot, Question, ReportTable, Section};
@@ -119,42 +119,25 @@ fn plot(caption: String, [x, y]: [&'static str; 2], pairs: Vec<Pair>) -> Result<
 }
 
 fn call_table(calls: &[Validated]) -> ReportTable {
-    let rows = calls.iter().map(|row| {
-        vec![
-            row.run.clone(),
-            format::bytes(row.bytes),
-            row.predictor.clone(),
-            format::number(row.measured_us),
-            format::number(row.predicted_us),
-            format!("{:.2}", row.error_factor),
-            if row.fitted { "yes" } else { "no" }.into(),
-            row.nccl_choice.clone(),
-            row.collective.clone(),
-            row.ranks.to_string(),
-            row.nodes.to_string(),
-            row.system.clone(),
-        ]
-    });
-    let names = [
-        "run",
-        "size",
-        "predictor",
-        "measured (us)",
-        "predicted (us)",
-        "factor",
-        "took part in the fit",
-        "NCCL's choice",
-        "collective",
-        "ranks",
-        "nodes",
-        "system",
-    ];
-    ReportTable {
-        caption: "Each call, predicted beside measured".into(),
-        head: head(&names),
-        rows: rows.collect(),
-        collapsed: calls.len() > ROWS,
-    }
+    ReportTable::new(
+        "Each call, predicted beside measured",
+        calls,
+        &[
+            ("run", |row| row.run.clone()),
+            ("size", |row| format::bytes(row.bytes)),
+            ("predictor", |row| row.predictor.clone()),
+            ("measured (us)", |row| format::number(row.measured_us)),
+            ("predicted (us)", |row| format::number(row.predicted_us)),
+            ("factor", |row| format!("{:.2}", row.error_factor)),
+            ("took part in the fit", |row| if row.fitted { "yes" } else { "no" }.into()),
+            ("NCCL's choice", |row| row.nccl_choice.clone()),
+            ("collective", |row| row.collective.clone()),
+            ("ranks", |row| row.ranks.to_string()),
+            ("nodes", |row| row.nodes.to_string()),
+            ("system", |row| row.system.clone()),
+        ],
+    )
+    .folded(calls.len() > ROWS)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! A plan as records and as text.
 
-use allfold_cli::columns::columns;
+use allfold_cli::columns;
 use allfold_large_models::memory::JobMemory;
 use allfold_large_models::plan::{Narrowing, PlanTask, RankedLayout, RankedPlan, WhatIf, name};
 use allfold_large_models::step::StepTime;
@@ -77,28 +77,25 @@ pub fn run(task: &PlanTask, plan: &RankedPlan, changes: &[WhatIf], narrow: Optio
 
 /// The task, and the table of layouts.
 pub fn table(task: &PlanTask, layouts: &[PlannedLayout]) -> String {
-    let mut rows = vec![
-        ["", "layout", "step (s)", "80 % (s)", "tokens/s", "a GPU", "MFU %", "GB", "fits %", "before next %"]
-            .map(String::from)
-            .to_vec(),
-    ];
-    for layout in layouts {
-        let percent = |share: f64| format!("{:.0}", 100.0 * share);
-        rows.push(vec![
-            layout.place.to_string(),
-            layout.layout.clone(),
-            format!("{:.3}", layout.step_s),
-            format!("{:.3} to {:.3}", layout.low_s, layout.high_s),
-            grouped(layout.tokens_per_s.round()),
-            grouped((layout.tokens_per_s / f64::from(layout.gpus)).round()),
-            format!("{:.1}", 100.0 * layout.mfu),
-            format!("{:.1}", layout.memory_gb),
-            percent(layout.fit_probability),
-            layout.before_next.map_or(String::new(), percent),
-        ]);
-    }
+    let table = columns::table(
+        layouts,
+        &[
+            ("", |layout| layout.place.to_string()),
+            ("layout", |layout| layout.layout.clone()),
+            ("step (s)", |layout| format!("{:.3}", layout.step_s)),
+            ("80 % (s)", |layout| format!("{:.3} to {:.3}", layout.low_s, layout.high_s)),
+            ("tokens/s", |layout| grouped(layout.tokens_per_s.round())),
+            ("a GPU", |layout| grouped((layout.tokens_per_s / f64::from(layout.gpus)).round())),
+            ("MFU %", |layout| format!("{:.1}", 100.0 * layout.mfu)),
+            ("GB", |layout| format!("{:.1}", layout.memory_gb)),
+            ("fits %", |layout| format!("{:.0}", 100.0 * layout.fit_probability)),
+            ("before next %", |layout| {
+                layout.before_next.map_or(String::new(), |share| format!("{:.0}", 100.0 * share))
+            }),
+        ],
+    );
     format!(
-        "{} ({:.4e} parameters) on {} {}: {} sequences of {} tokens a step, {}, {}\n\n{}",
+        "{} ({:.4e} parameters) on {} {}: {} sequences of {} tokens a step, {}, {}\n\n{table}",
         task.model.name,
         task.model.parameters().total(),
         task.gpus,
@@ -106,8 +103,7 @@ pub fn table(task: &PlanTask, layouts: &[PlannedLayout]) -> String {
         task.global_batch,
         task.sequence,
         task.precision.name(),
-        task.framework.name(),
-        columns(&rows)
+        task.framework.name()
     )
 }
 

@@ -177,14 +177,14 @@ fn train(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<(V
             if report_scale.steps > 0 { format!(" --steps {}", report_scale.steps) } else { String::new() };
         let command =
             format!("allfold train --config experiments/configs/digits-cnn.toml --ranks {ranks}{steps}");
-        let steps = real.measured(&config, "threads", 0);
+        let steps = real.records::<true>(&config, "threads", 0);
         steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
         let command = format!(
             "{command} --backend sim --topology {} --device {}",
             report_scale.topology,
             Device::default().name
         );
-        let steps = sim.simulated(&config, "sim", 0);
+        let steps = sim.records::<false>(&config, "sim", 0);
         steps.iter().try_for_each(|step| output.record_as(step, Some(&command)))?;
         let parity = parity(&config, ranks, &real, &sim);
         output.record_as(&parity, Some(&command))?;

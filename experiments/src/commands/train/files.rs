@@ -8,7 +8,6 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_report::loss_curve::LossSeries;
 use allfold_report::plots::Origin;
-use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_trainer::Config;
 use std::path::{Path, PathBuf};
 
@@ -50,23 +49,21 @@ pub fn records(
     first: usize,
     output: &mut RunOutput,
 ) -> CommandResult {
-    let (backend, measured) = place.kind();
-    match measured {
-        true => keep(output, &trained.measured(config, backend, first))?,
-        false => keep(output, &trained.simulated(config, backend, first))?,
+    match place.kind() {
+        (backend, true) => keep::<true>(config, backend, trained, first, output),
+        (backend, false) => keep::<false>(config, backend, trained, first, output),
     }
-    macro_rules! layers {
-        ($record:ident) => {
-            trained.layers(config, backend, |setup, steps, layer| {
-                let [forward_us, input_grad_us, weight_grad_us] = layer.us;
-                $record { setup, layer: layer.name, steps, forward_us, input_grad_us, weight_grad_us }
-            })
-        };
-    }
-    match measured {
-        true => keep(output, &layers!(MeasuredLayer)),
-        false => keep(output, &layers!(SimulatedLayer)),
-    }
+}
+
+fn keep<const MEASURED: bool>(
+    config: &Config,
+    backend: &str,
+    trained: &Trained,
+    first: usize,
+    output: &mut RunOutput,
+) -> CommandResult {
+    trained.records::<MEASURED>(config, backend, first).iter().try_for_each(|step| output.record(step))?;
+    trained.layers::<MEASURED>(config, backend).iter().try_for_each(|layer| output.record(layer))
 }
 
 /// The file for the profile of this process's ranks: `path`, or, where a process has one of the ranks, with the rank in its name.
@@ -92,8 +89,4 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
         )));
     }
     trace::spans(path, &trained.spans(step))
-}
-
-fn keep<R: RecordKind>(output: &mut RunOutput, steps: &[R]) -> CommandResult {
-    steps.iter().try_for_each(|step| output.record(step))
 }

@@ -21,7 +21,7 @@ use allfold_cli::recorder::Recorder;
 use allfold_collectives::write_flight_record;
 use allfold_launch::WAS_ASKED;
 use allfold_report::format;
-use allfold_report::records::{MeasuredProgress, RecordKind, Setup, SimulatedProgress, Stamp};
+use allfold_report::records::{RecordKind, RunProgress, Setup, Stamp};
 use allfold_trainer::{Config, StepReport, checkpoint};
 use serde::Deserialize;
 use serde_json::Value;
@@ -180,8 +180,8 @@ impl Live {
         if *next < end {
             // A failure to write the file is reported when the run ends.
             let _ = match progress.measured {
-                true => progress.write(&so_far.measured(&progress.setup, *next..end, None)),
-                false => progress.write(&so_far.simulated(&progress.setup, *next..end, None)),
+                true => progress.write(&so_far.records::<true>(&progress.setup, *next..end, None)),
+                false => progress.write(&so_far.records::<false>(&progress.setup, *next..end, None)),
             };
             *next = end;
         }
@@ -316,9 +316,13 @@ impl Progress {
         let (setup, &StepMade { step, steps, loss, lr, .. }) = (self.setup.clone(), made);
         let samples_per_s = self.rate(made);
         let _ = match self.measured {
-            true => recorder.record(&MeasuredProgress { setup, step, steps, loss, lr, samples_per_s }, stamp),
+            true => {
+                let progress = RunProgress::<true> { setup, step, steps, loss, lr, samples_per_s };
+                recorder.record(&progress, stamp)
+            }
             false => {
-                recorder.record(&SimulatedProgress { setup, step, steps, loss, lr, samples_per_s }, stamp)
+                let progress = RunProgress::<false> { setup, step, steps, loss, lr, samples_per_s };
+                recorder.record(&progress, stamp)
             }
         };
     }
