@@ -17,7 +17,9 @@ use std::time::Duration;
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
 
 fn started(args: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_allfold"));
+    // The tests themselves may run where SIGHUP is ignored, as under `nohup`, which children inherit.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_allfold")]);
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 

@@ -65,6 +65,5 @@ pub use agent::run;
 pub use end::End;
 pub use error::{Error, LaunchResult};
 pub use job::LaunchJob;
-pub use limits::control_groups;
 pub use program::{program, start_by};
 pub use said::WAS_ASKED;

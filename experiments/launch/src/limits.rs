@@ -3,8 +3,8 @@
 
 use crate::error::{Error, LaunchResult};
 use crate::job::LaunchJob;
+use allfold_base::memory::control_groups;
 use rustix::process::{Resource, geteuid, getrlimit};
-use std::path::Path;
 
 /// Descriptors that a launcher needs for itself: its runtimes, its signals, the guard, the rendezvous, and a start under way.
 const OWN: u64 = 40;
@@ -64,26 +64,6 @@ fn processes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, &'static str)> 
         (user(), "`ulimit -u`"),
     ];
     limits.into_iter().filter_map(|(limit, of)| Some((limit?, of))).collect()
-}
-
-/// The folders of this process's control groups that may limit what `controller` counts, of version 2 and of version 1, the innermost
-/// first: the limits of all of them count. `read` reads a file of the system.
-pub fn control_groups(read: &dyn Fn(&str) -> Option<String>, controller: &str) -> Vec<String> {
-    // A line is `number:controllers:group`; version 2 names no controllers.
-    let text = read("/proc/self/cgroup").unwrap_or_else(|| "0::/".into());
-    let groups = text.lines().filter_map(|line| {
-        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        let folder = match controllers {
-            "" => String::new(),
-            _ => format!("/{}", controllers.split(',').find(|name| *name == controller)?),
-        };
-        Some((folder, group))
-    });
-    let folders = groups.flat_map(|(folder, group)| {
-        let name = move |group: &Path| format!("/sys/fs/cgroup{folder}{}", group.display());
-        Path::new(group).ancestors().map(name).collect::<Vec<_>>()
-    });
-    folders.map(|folder| folder.trim_end_matches('/').into()).collect()
 }
 
 fn least(limits: &[(u64, &'static str)]) -> Option<(u64, &'static str)> {

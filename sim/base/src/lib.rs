@@ -1,6 +1,6 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
 //! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, the [message](panic_message) of a panic, [reading](read_at_most) of input
-//! files up to a limit, and their errors [in words](expected).
+//! files up to a limit, their errors [in words](expected), and the [memory] that is left.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -16,6 +16,7 @@ mod date;
 mod file_errors;
 pub mod hash;
 mod lock;
+pub mod memory;
 mod panics;
 mod read;
 pub mod suggest;

@@ -70,6 +70,7 @@ pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)>
         let (train, other) = (said(shape, rows), said(of_test, of_test_rows));
         return wrong(&x.path, format!("samples are {other}, and those of the training set {train}"));
     }
+    fits(&train, test.as_ref(), options.tokens)?;
     let train = labelled(train, options.tokens)?;
     let (train, test) = match test.map(|test| labelled(test, options.tokens)).transpose()? {
         Some(test) => (train, test),
@@ -81,6 +82,33 @@ pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)>
     };
     let classes = train.classes.max(test.classes);
     Ok((train.dataset(classes), test.dataset(classes)))
+}
+
+/// Refuses arrays that memory does not hold: a file may be a hole of any length behind its header.
+fn fits(train: &(Array, Array), test: Option<&(Array, Array)>, tokens: Tokens) -> Result<()> {
+    let numbers = |array: &Array| array.tensor.shape.iter().map(|size| *size as u64).product::<u64>();
+    // Whole numbers are read as f64, then kept in 4 bytes.
+    let sample = match (train.0.tensor.dtype, tokens) {
+        (Dtype::U8, Tokens::No) => 1,
+        (_, Tokens::No) => 4,
+        _ => 16,
+    };
+    let bytes = |(x, y): &(Array, Array)| {
+        numbers(x).saturating_mul(sample).saturating_add(numbers(y).saturating_mul(12))
+    };
+    // A test set that is drawn is copied out of the training set, and so is what is left.
+    let need = bytes(train).saturating_add(test.map_or(bytes(train), bytes));
+    let have = allfold_base::memory::available().unwrap_or(u64::MAX);
+    if need <= have {
+        return Ok(());
+    }
+    let what = format!("has the shape {:?}", train.0.tensor.shape);
+    let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+    Err(train.0.wrong(format!(
+        "{what}: its set needs {:.1} GiB of memory and {:.1} GiB are available; take fewer samples",
+        gib(need),
+        gib(have)
+    )))
 }
 
 /// Divides a set into a training set and a test set, by a draw from the seed. Both keep the order of their samples.

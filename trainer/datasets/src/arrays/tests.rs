@@ -187,6 +187,23 @@ fn the_shapes_of_all_arrays_are_compared_before_one_is_read() {
     assert!(folder.refused().starts_with("/test_x.npy: samples are (1, 1, 3) "), "{}", folder.refused());
 }
 
+/// Regression: the numbers of a hole behind a good header filled the memory.
+#[test]
+fn arrays_larger_than_memory_are_refused_by_their_headers() {
+    for (dtype, size) in [("|u1", 1u64), ("<f4", 4)] {
+        let folder = Folder::new(&[
+            ("train_x.npy", npy(dtype, &[2, 1 << 39], &[])),
+            ("train_y.npy", npy("|u1", &[2], &[0, 1])),
+        ]);
+        let file = File::options().write(true).open(folder.0.path().join("train_x.npy")).unwrap();
+        file.set_len(file.metadata().unwrap().len() + size * (2 << 39)).unwrap();
+        let said = folder.refused();
+        let needs =
+            format!("/train_x.npy: has the shape [2, 549755813888]: its set needs {}.0 GiB", 2048 * size);
+        assert!(said.starts_with(&needs) && said.ends_with("are available; take fewer samples"), "{said}");
+    }
+}
+
 #[test]
 fn a_pipe_is_refused_and_not_waited_for() {
     for name in ["train_x.npy", "train.safetensors"] {
