@@ -5,6 +5,7 @@
 //! ```
 
 use super::Communicator;
+use super::signalled::write_when_stalled;
 use crate::environment::{self, Environment, Variables, wrong};
 use crate::rendezvous::{
     self, Hello, Joined, PeerKind, RendezvousFailure, RendezvousTimeouts, Server, join, serve_world,
@@ -23,6 +24,9 @@ use tokio::io::AsyncReadExt;
 /// empty would run without a secret.
 const SECRET: &str = "ALLFOLD_SECRET_FILE";
 
+/// The variable with the seconds without progress after which a rank writes its flight record.
+const STALLED: &str = "ALLFOLD_STALLED";
+
 /// A process's choices for joining a world that its environment does not make.
 #[derive(Clone, Debug)]
 pub struct Joining {
@@ -39,6 +43,8 @@ pub struct Joining {
     pub share: bool,
     /// The folder of the flight record, written when an operation fails.
     pub flight: Option<PathBuf>,
+    /// The flight record is also written when no operation begins or ends for so long, and the rank goes on; `None`: it is not.
+    pub stalled: Option<Duration>,
 }
 
 impl Joining {
@@ -50,6 +56,7 @@ impl Joining {
     /// | `ALLFOLD_SECURITY` | `tls` (the default with a secret), `trusted-fabric` or `insecure-plaintext` |
     /// | `ALLFOLD_SHARED_MEMORY` | `off`: everything over TCP, also between ranks of one host |
     /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
+    /// | `ALLFOLD_STALLED` | seconds without progress after which the flight record is written, and the rank goes on (never) |
     /// | `ALLFOLD_RENDEZVOUS_TIMEOUT` | seconds that ranks wait for each other at the start (60) |
     /// | `ALLFOLD_TIMEOUT` | seconds that an operation may take (300) |
     /// | `ALLFOLD_TIMEOUT_FACTOR` | a factor of the other deadlines (1), such as the 20 s after which a silent rank is lost |
@@ -97,7 +104,8 @@ impl Joining {
         timeout.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", timeout.rendezvous)?;
         let deadlines = deadlines(variables)?;
         let flight = variables.text(flight::FOLDER).map(PathBuf::from);
-        Ok(Joining { share, security, timeout, deadlines, configuration: 0, flight })
+        let stalled = Some(seconds(variables, STALLED, Duration::ZERO)?).filter(|time| !time.is_zero());
+        Ok(Joining { share, security, timeout, deadlines, configuration: 0, flight, stalled })
     }
 }
 
@@ -213,6 +221,9 @@ impl Communicator {
             PeerOptions { rank, job: table.world, epoch, listener, addresses, host, security, deadlines }
         };
         let comm = Communicator::with_peers(peers, joining.share, flight)?;
+        if let Some(time) = joining.stalled {
+            write_when_stalled(time)?;
+        }
         let met = &environment.rendezvous_address;
         tracing::debug!(rank = rank.0, "joined a world of {world_size} ranks at {met}, in epoch {epoch}");
         Ok(comm)

@@ -1,11 +1,14 @@
-//! Writes the flight record of a process on a signal: on SIGTERM and SIGINT before the process ends, on SIGUSR2 while it continues.
+//! Writes the flight record of a process on a signal: on SIGTERM and SIGINT before the process ends, on SIGUSR2 while it continues;
+//! and while the process makes no progress.
 
 use super::{Communicator, Home};
+use crate::flight::STALLED;
 use crate::tcp::runtime;
-use crate::{Error, Result};
+use crate::{Error, Result, running_time};
 use allfold_base::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The rank whose record is written: the newest of the process, which may join a world more than once.
@@ -14,6 +17,9 @@ static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
 /// The signals that end a process, with their names.
 const ENDING: [(SignalKind, &str); 2] =
     [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")];
+
+/// How often progress is looked for in the time after which a rank counts as stalled.
+const LOOKS: u32 = 4;
 
 impl Communicator {
     /// From now on writes the flight record when the process gets a signal: SIGTERM or SIGINT, and then ends the process, or
@@ -62,6 +68,30 @@ impl Communicator {
 /// that is no rank, or that has no folder for its record.
 pub fn write_flight_record(reason: &str) {
     newest().iter().for_each(|owner| owner.process_state.recorder.write(reason));
+}
+
+/// From now on writes the flight record once each time that no operation of this process's rank begins or ends for `time` in which the
+/// process runs. The process continues.
+pub(super) fn write_when_stalled(time: Duration) -> Result<()> {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.swap(true, Ordering::Relaxed) {
+        return Ok(());
+    }
+    runtime()?.spawn(async move {
+        let (mut seen, mut same) = (None, 0);
+        loop {
+            running_time::sleep(time / LOOKS).await;
+            let owner = newest();
+            let now = owner.as_ref().map(|owner| owner.process_state.recorder.changes());
+            same = if now == seen { same + 1 } else { 0 };
+            seen = now;
+            if same == LOOKS {
+                let reason = format!("{STALLED} {} s", time.as_secs_f64());
+                owner.iter().for_each(|owner| owner.process_state.recorder.dump(&reason));
+            }
+        }
+    });
+    Ok(())
 }
 
 fn newest() -> Option<Arc<Home>> {

@@ -18,3 +18,6 @@ pub(crate) use ring::{Recorder, Ticket};
 
 /// The variable that names the folder for records of processes that a launcher has started.
 pub const FOLDER: &str = "ALLFOLD_FLIGHT_DIR";
+
+/// How the reason of a record begins that a rank without progress has written.
+pub const STALLED: &str = "no operation began or ended for";

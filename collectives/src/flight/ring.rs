@@ -35,6 +35,8 @@ struct Ring {
     slots: Vec<Slot>,
     /// The number of operations recorded so far, which is the ticket of the next one.
     count: u64,
+    /// How many operations were entered or ended so far.
+    changes: u64,
 }
 
 struct Slot {
@@ -127,12 +129,19 @@ impl Recorder {
 
     fn change(&self, Ticket(ticket): Ticket, change: impl FnOnce(&mut Slot)) {
         let mut ring = self.ring();
+        ring.changes += 1;
         // An entry is overwritten after this many later operations.
         if let Some(slot) =
             ring.slots.get_mut((ticket % LAST as u64) as usize).filter(|slot| slot.ticket == ticket)
         {
             change(slot);
         }
+    }
+
+    /// A number that grows whenever an operation is called, entered or ended.
+    pub fn changes(&self) -> u64 {
+        let ring = self.ring();
+        ring.count + ring.changes
     }
 
     /// The record of the operations that are still retained; with `step`, only those that were called in this step.

@@ -38,6 +38,9 @@ use tokio::time::{sleep, timeout};
 /// How long the agent waits until ranks' output is printed after a signal, and its line about flight records after a failure.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How often the launcher looks for flight records of ranks without progress.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// Processes that end within this time are considered together: a rank that a signal killed is the cause, and ranks that returned
 /// an error may have failed only because they lost that rank.
 const TOGETHER: Duration = Duration::from_millis(30);
@@ -270,6 +273,7 @@ impl Agent {
         let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard, signals).await;
         let mut said = launched.err().map(|halt| halt.of(epoch));
         let mut again = 0;
+        let mut told = self.job.stalled.is_none();
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
@@ -293,6 +297,7 @@ impl Agent {
                         return Err(lost);
                     }
                 },
+                () = sleep(LOOK), if !told => told = self.output.told_of_stall(epoch, self.job.stalled),
                 news = signals.next() => match news {
                     News::Passed(signal) => self.pass(signal, &ranks, start),
                     News::End(signal) => {

@@ -29,6 +29,8 @@ pub struct LaunchJob {
     pub security: Security,
     /// A folder for the output of ranks and their flight records; `None`: the launcher prints the output, line by line.
     pub log_dir: Option<PathBuf>,
+    /// After how long without progress a rank writes its flight record and goes on; `None`: never.
+    pub stalled: Option<Duration>,
     /// Whether output that is written to files is printed as well.
     pub tee: bool,
     /// How much ranks log: `ALLFOLD_LOG` in their environment; `None`: as this process's environment says.

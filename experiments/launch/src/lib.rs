@@ -31,6 +31,7 @@
 //!     timeout: Duration::from_secs(60),
 //!     security: Security::Loopback,
 //!     log_dir: None,
+//!     stalled: None,
 //!     tee: false,
 //!     log: None,
 //!     command: vec!["./train".into()],

@@ -86,6 +86,7 @@ mod tests {
             max_restarts: 0,
             elastic: false,
             grace: Duration::ZERO,
+            stalled: None,
             timeout: Duration::ZERO,
             security: Security::Loopback,
             log_dir: None,

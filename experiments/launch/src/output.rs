@@ -3,12 +3,13 @@
 use crate::error::Error;
 use crate::said::Said;
 use allfold_collectives::Rank;
-use allfold_collectives::flight::Record;
+use allfold_collectives::flight::{Record, STALLED};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -179,6 +180,22 @@ impl Output {
         starts
             .filter(|start| start.file_name().to_string_lossy().starts_with("start-"))
             .any(|start| Record::all_in(&start.path()).is_ok_and(|records| !records.is_empty()))
+    }
+
+    /// Says that ranks of this start have made no progress for `time`, if their flight records say so. Returns whether it was said.
+    pub fn told_of_stall(&self, epoch: u32, time: Option<Duration>) -> bool {
+        let (Some(folder), Some(time)) = (&self.folder, time) else { return true };
+        let records = Record::all_in(&folder.join(format!("start-{epoch}"))).unwrap_or_default();
+        let stalled = records
+            .iter()
+            .any(|path| Record::read(path).is_ok_and(|record| record.header.reason.starts_with(STALLED)));
+        if stalled {
+            let (time, folder) = (time.as_secs_f64(), folder.display());
+            self.printer.say(&format!(
+                "ranks made no progress for {time} s and wrote their flight records: allfold triage {folder}"
+            ));
+        }
+        stalled
     }
 
     /// Removes the flight records of an earlier run, which would be taken for this run's. This run's own are not touched: a rank

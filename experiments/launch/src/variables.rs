@@ -38,6 +38,7 @@ pub(crate) fn variables(
     );
     all.extend(job.elastic.then(|| ("ALLFOLD_ELASTIC", "1".into())));
     all.extend(job.log.map(|level| ("ALLFOLD_LOG", level.to_string())));
+    all.extend(job.stalled.map(|time| ("ALLFOLD_STALLED", time.as_secs_f64().to_string())));
     all.extend(flight.map(|folder| ("ALLFOLD_FLIGHT_DIR", folder.to_string())));
     all
 }

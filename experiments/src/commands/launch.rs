@@ -23,7 +23,7 @@ environment variables of torchrun. The exit code is 0, or that of the first rank
 
 SIGUSR1 and SIGUSR2 to the launcher are passed to those processes of the ranks that catch them. With --log-dir a rank of
 allfold writes its flight record on SIGUSR2 and goes on: `kill -USR2 PID`, then `allfold triage DIR`, shows the operation that
-each rank of a hanging job is in. Ranks also write it when Ctrl-C ends the job, but one that is stopped. A second
+each rank of a hanging job is in. With --stalled SECONDS ranks without progress do so unasked. Ranks also write it when Ctrl-C ends the job, but one that is stopped. A second
 Ctrl-C kills the ranks at once.")]
 pub(crate) struct Args {
     /// Ranks to start on this node, 1 to 65536
@@ -56,6 +56,9 @@ pub(crate) struct Args {
     /// Write each rank's output, and its flight record if it fails, to files below this folder
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
+    /// With --log-dir: a rank in which no operation begins or ends for so many seconds, 0.001 to 1e9, writes its flight record and goes on
+    #[arg(long, value_name = "SECONDS", requires = "log_dir", value_parser = some_seconds)]
+    stalled: Option<Duration>,
     /// With --log-dir: print the ranks' output as well, each line after its rank
     #[arg(long, requires = "log_dir")]
     tee: bool,
@@ -139,6 +142,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         timeout: args.rdzv_timeout,
         security: Joining::from_env().map_err(CommandError::usage)?.security,
         log_dir: args.log_dir.clone(),
+        stalled: args.stalled,
         tee: args.tee,
         log: log::level(),
         command,

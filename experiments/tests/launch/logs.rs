@@ -156,7 +156,7 @@ fn a_job_with_a_stopped_rank_is_explained() {
 
 /// Waits for something that a job does.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..2_000 {
+    for _ in 0..12_000 {
         if done() {
             return;
         }
@@ -222,6 +222,36 @@ fn a_job_under_way_writes_its_records_when_asked() {
             format!("rank {rank} wrote its flight record, {place}/start-0/flight-rank-{rank}.jsonl: ");
         assert!(said.contains(&wrote), "{said}");
     }
+}
+
+/// With `--stalled` the ranks that wait for a stopped rank write their records, the launcher says so, and the job goes on once the rank does.
+#[test]
+fn ranks_without_progress_write_their_records_and_the_job_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = training::config(folder.path(), 60);
+    // Rank 1 stops itself after the first checkpoint, and goes on when the test says so.
+    let goes_on = folder.path().join("goes-on");
+    let stopped = training::once(folder.path(), &config, 1, "STOP");
+    let script = stopped.replace(
+        "kill -STOP $$)",
+        &format!("kill -STOP $$; until test -e {}; do sleep 0.01; done; kill -CONT $$)", goes_on.display()),
+    );
+    let logs = folder.path().join("logs");
+    let place = logs.display().to_string();
+    let flags = ["-n", "3", "--stalled", "0.2", "--log-dir", &place, "--", "sh", "-c", &script];
+    let mut child = launch(&flags).spawn().unwrap();
+    let written = |rank: u32| {
+        let path = logs.join(format!("start-0/flight-rank-{rank}.jsonl"));
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains("no operation began or ended for 0.2 s"))
+    };
+    until("writes", || written(0) && written(2));
+    let line =
+        format!("ranks made no progress for 0.2 s and wrote their flight records: allfold triage {place}");
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.any(|said| said == line));
+    std::fs::write(goes_on, "").unwrap();
+    assert_eq!(ended(child).status.code(), Some(0));
+    assert!(said.all(|said| said != line));
 }
 
 fn records(logs: &Path, ranks: u32) -> usize {
