@@ -1,6 +1,6 @@
 //! The groups of a rank on a device: one for each axis of the mesh, and those that carry messages between stages.
 
-use crate::engine::{Keep, Mesh, MeshAxis, ParamUnit};
+use crate::engine::{Mesh, MeshAxis, ParamUnit, copies_of};
 use crate::{Config, Error, Result};
 use allfold_collectives::{Communicator, Rank};
 use allfold_config::GpuExchange;
@@ -134,15 +134,9 @@ impl<'a> GpuGroups<'a> {
         specs: &[ParamUnit],
         opening: Opening<'_>,
     ) -> Result<()> {
-        for (at, unit) in specs.iter().enumerate() {
-            let Some(line) = &line else { continue };
-            let held = unit.keep != Keep::Nothing;
-            let mut holders = vec![0i64; line.size() as usize];
-            line.all_gather(&[i64::from(held)], &mut holders)?;
-            let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
-            self.holders[at] = Rank(first as u32);
-            if holders.iter().sum::<i64>() > 1 {
-                self.copies[at] = opening.group(line.split(held.then_some(0), line.rank().0)?)?;
+        if let Some(line) = &line {
+            for (at, (first, copies)) in copies_of(line, specs)?.into_iter().enumerate() {
+                (self.holders[at], self.copies[at]) = (first, opening.group(copies)?);
             }
         }
         self.axes[MeshAxis::Pipeline as usize] = opening.group(line)?;

@@ -13,10 +13,10 @@ use super::spans::{mark, part};
 use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
 use crate::engine::{
-    AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, StepInput, UnitExchange,
-    filled_micro_batches, unit_of,
+    Boundary, Keep, MeshAxis, RankEngine, RankPlace, Route, Slot, StepInput, UnitExchange,
+    filled_micro_batches, micro_batch,
 };
-use crate::{Error, GradScaler, Outline, Phase, Result};
+use crate::{Error, GradScaler, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
 use allfold_cuda::{Slice, launch};
 use allfold_gpu_passes::{PassContext, SlotTensors};
@@ -24,16 +24,8 @@ use allfold_kernels::DType;
 use std::sync::Arc;
 
 impl RankEngine for GpuWorker<'_> {
-    fn outline(&self) -> Arc<Outline> {
-        self.outline.clone()
-    }
-
-    fn position(&self, axis: MeshAxis) -> AxisPosition {
-        self.mesh.position(self.rank, axis)
-    }
-
-    fn units(&self) -> &[ParamUnit] {
-        &self.specs
+    fn place(&self) -> &RankPlace {
+        &self.place
     }
 
     fn step_number(&self) -> u64 {
@@ -44,13 +36,10 @@ impl RankEngine for GpuWorker<'_> {
         self.step.input.steps_left
     }
 
-    fn unit_of(&self, phase: Phase) -> Option<usize> {
-        unit_of(&self.outline, &self.unit_of, phase)
-    }
-
     fn is_copied(&self, unit: usize) -> bool {
-        let values = self.outline.values_in(&self.specs[unit].layers);
-        self.groups.copies[unit].is_some() && self.outline.trains_some_of(&values)
+        let RankPlace { outline, units, .. } = &self.place;
+        let values = outline.values_in(&units[unit].layers);
+        self.groups.copies[unit].is_some() && outline.trains_some_of(&values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
@@ -60,9 +49,8 @@ impl RankEngine for GpuWorker<'_> {
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
         self.end_part()?;
         let (samples, rows) = (self.step.batch.samples, self.passes.network.rows());
-        let size = samples.div_ceil(of.max(1)).max(1);
-        let from = (micro * size).min(samples);
-        let n = size.min(samples - from);
+        let part = micro_batch(samples, micro, of);
+        let (from, n) = (part.start, part.len());
         self.passes.network.normalises(n)?;
         self.passes.select(slot.0, &self.queue)?;
         self.passes.clear();
@@ -70,10 +58,7 @@ impl RankEngine for GpuWorker<'_> {
         // The key is that of layer 0: kernels get the layer's number as an argument.
         let draws = self.step.input.draw_key.after(from).stream(0).words();
         self.queue.write(self.passes.slot.stream.all(), &draws)?;
-        // With `data_parallel`, ranks after the first hold only their own samples, one of `data` parts of those in the loss.
-        let data = self.position(MeshAxis::Data);
-        let of = if self.first_trains && data.index > 0 { data.size } else { 1 };
-        let share = n as f64 / samples.max(1) as f64 / of as f64;
+        let share = n as f64 / samples.max(1) as f64 / self.place.loss_parts() as f64;
         let StepInput { loss_scale, weight, .. } = self.step.input;
         let divisor = ((n * rows) as f64 / (share * weight * loss_scale)) as f32;
         (self.passes.slot.n, self.passes.slot.micro, self.passes.slot.divisor) = (n, micro, divisor);
@@ -344,20 +329,14 @@ impl GpuWorker<'_> {
     /// Whether ranks have parts of the model, of gradients or of optimiser state.
     pub fn is_sharded(&self) -> bool {
         let parts =
-            self.groups.parts_host.is_some() || self.specs.iter().any(|unit| unit.keep != Keep::Whole);
+            self.groups.parts_host.is_some() || self.place.units.iter().any(|unit| unit.keep != Keep::Whole);
         self.groups.world.ranks() > 1 && parts
     }
 
     /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
     fn counts(&self, unit: usize) -> bool {
-        // A value that every rank of an axis has counts on the first rank alone.
-        let alike = match (self.specs[unit].keep, self.weights.units[unit].some_experts) {
-            (Keep::Whole, true) => MeshAxis::ExpertReplica,
-            (Keep::Whole, false) => MeshAxis::Data,
-            _ => MeshAxis::Replica,
-        };
-        let [stage, copy] = [MeshAxis::Pipeline, alike].map(|axis| self.mesh.position(self.rank, axis).index);
-        self.groups.holders[unit].index() == stage && copy == 0
+        let stage = self.place.position(MeshAxis::Pipeline).index;
+        self.groups.holders[unit].index() == stage && self.place.is_first(unit)
     }
 
     /// Whether this rank's elements of a parameter count in its norm.

@@ -145,13 +145,13 @@ impl<'a> Replica<'a> {
 
     /// This rank's place in an evaluation: ranks that share layers, positions or experts evaluate the same samples, which count once.
     pub fn evaluates(&self) -> EvaluationPlace {
-        let GpuWorker { mesh, rank, .. } = &*self.worker;
+        let place = &self.worker.place;
         let axes = [MeshAxis::Tensor, MeshAxis::Context, MeshAxis::Expert];
-        let places = axes.map(|axis| mesh.position(*rank, axis));
+        let places = axes.map(|axis| place.position(axis));
         // Ranks that differ only in these are neighbours.
         let alike: usize = places.iter().map(|place| place.size).product();
         let counts = places.iter().all(|place| place.index == 0);
-        EvaluationPlace { index: rank / alike, size: self.comm.size() as usize / alike, counts }
+        EvaluationPlace { index: place.rank / alike, size: self.comm.size() as usize / alike, counts }
     }
 
     /// Gives every rank rank 0's running statistics, and in a pipeline those of all layers. Every rank must call it.

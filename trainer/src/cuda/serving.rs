@@ -7,7 +7,7 @@ use super::spans::part;
 use super::unit::UnitMemory;
 use super::weights::here;
 use super::worker::GpuWorker;
-use crate::engine::{RankEngine, Serving, ServingRole, first_of};
+use crate::engine::{RankEngine, Serving, first_of};
 use crate::{Error, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice, launch};
@@ -36,11 +36,6 @@ fn served(unit: &UnitMemory) -> Result<Slice<'_>> {
 }
 
 impl Serving for GpuWorker<'_> {
-    fn role(&self) -> ServingRole {
-        let server = self.mesh.is_server(self.rank).then_some(self.rank);
-        ServingRole { servers: self.mesh.servers, workers: self.mesh.data, server }
-    }
-
     fn pull(&mut self, _unit: usize) -> Result<()> {
         self.is_unanswered = true;
         Ok(())
@@ -64,7 +59,7 @@ impl Serving for GpuWorker<'_> {
     }
 
     fn push(&mut self, unit: usize) -> Result<()> {
-        let workers = self.mesh.data as u32;
+        let workers = self.place.mesh.data as u32;
         let GpuWorker { queue, weights, groups, .. } = self;
         let servers = groups.servers;
         let [_, gradients] = messages(&mut groups.serving, 0)?;

@@ -10,8 +10,8 @@ use super::groups::GpuGroups;
 use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
-use crate::engine::{Keep, MeshAxis, ParamUnit};
-use crate::{Error, Network, Outline, Result};
+use crate::engine::{Keep, MeshAxis, RankPlace};
+use crate::{Error, Network, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice};
 use allfold_gpu_passes::{ChannelsLast, TensorFormats, Values, turned};
@@ -53,31 +53,30 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// The units `specs` of a network; without memory for them yet. `places_of` says which of how many ranks this rank is that share the
-    /// parts of a unit: of parameters of some experts, or of others.
+    /// The units of a network on the rank at `place`; without memory for them yet.
     pub fn new(
-        (network, outline): (&Network<f32>, &Outline),
-        (specs, places_of): (&[ParamUnit], impl Fn(bool) -> (usize, usize)),
+        network: &Network<f32>,
+        place: &RankPlace,
         (precision, filters): (&TensorFormats, &[ChannelsLast]),
         queue: &Queue,
     ) -> Result<Weights> {
         let mut places = vec![(0, 0..0); network.params().len()];
         let mut units = Vec::new();
         // Every stage of a pipeline pads alike, whatever it keeps of a unit.
-        let is_cut = specs.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::First | Keep::Nothing));
-        for spec in specs {
-            let some_experts = outline.has_some_experts(&spec.layers);
-            let place = places_of(some_experts);
-            let grain = if is_cut { GRAIN * place.1 } else { GRAIN };
-            let (values, mut end) = (outline.values_in(&spec.layers), 0);
+        let is_cut =
+            place.units.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::First | Keep::Nothing));
+        for (at, spec) in place.units.iter().enumerate() {
+            let part = place.part(at);
+            let grain = if is_cut { GRAIN * part.1 } else { GRAIN };
+            let (values, mut end) = (place.outline.values_in(&spec.layers), 0);
             for (param, own) in network.params().iter().enumerate() {
                 if values.start <= own.range.start && own.range.end <= values.end && !values.is_empty() {
-                    places[param] = (units.len(), end..end + own.range.len());
+                    places[param] = (at, end..end + own.range.len());
                     end = (end + own.range.len()).next_multiple_of(GRAIN);
                 }
             }
             let elements = end.max(GRAIN).next_multiple_of(grain);
-            units.push(UnitMemory::new((spec.keep, some_experts), elements, place));
+            units.push(UnitMemory::new((spec.keep, place.has_some_experts(at)), elements, part));
         }
         let mut trained = vec![false; places.len()];
         network.order().into_iter().for_each(|param| trained[param] = true);

@@ -19,10 +19,10 @@ use super::outcome::StepOutcome;
 use super::spans::{mark, part, zeroed};
 use super::weights::{Weights, whole_of};
 use super::within::Within;
-use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
+use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, RankPlace, StepInput, part_of};
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
-use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result, models};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Rank};
 use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
 use allfold_gpu_passes::Passes;
@@ -57,16 +57,9 @@ pub(super) struct GpuWorker<'a> {
     pub queue: Queue,
     pub passes: Passes,
     pub weights: Weights,
-    pub outline: Arc<Outline>,
-    pub specs: Vec<ParamUnit>,
-    /// For each layer: the unit of its parameters.
-    pub unit_of: Vec<usize>,
-    pub mesh: Mesh,
+    pub place: RankPlace,
     /// How the rank's network is a part of the whole one.
     pub split: NetworkSplit,
-    pub rank: usize,
-    /// Whether the first rank trains and the others compute for it.
-    pub first_trains: bool,
     /// The most samples that this rank has in a step, and the most losses of micro-batches.
     most: usize,
     pub micros: usize,
@@ -112,32 +105,23 @@ impl<'a> GpuWorker<'a> {
             Narrow::F16 => DType::F16,
             Narrow::Bf16 => DType::Bf16,
         });
-        let outline = Arc::new(network.outline());
+        let rank = comm.rank().index();
+        let place = RankPlace::new((mesh, rank), Arc::new(network.outline()), specs);
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
-        let rank = comm.rank().index();
         let own = batch_of(config, &mesh, rank);
         // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
         drop(passes.reserve(own, &queue)?);
         let forms = (&passes.precision, &passes.filters[..]);
-        let data = mesh.position(rank, MeshAxis::Data);
-        let first_trains = specs.iter().any(|unit| unit.keep == Keep::First);
+        let data = place.position(MeshAxis::Data);
         // The first rank holds a micro-batch of each rank's samples then.
-        let (most, micros) = match (first_trains, data.index) {
+        let (most, micros) = match (place.is_led, data.index) {
             (true, 0) => (own * data.size, data.size),
             (true, _) => (own, 1),
             (false, _) => (own, config.training.accumulate),
         };
-        let place = |some_experts: bool| {
-            if mesh.servers > 0 {
-                return (if mesh.is_server(rank) { rank } else { 0 }, mesh.servers);
-            }
-            let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
-            let part = mesh.position(rank, axis);
-            (part.index, part.size)
-        };
-        let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
-        let groups = GpuGroups::open(config, comm, (&mesh, channels), &specs, (&queue, deadline))?;
+        let weights = Weights::new(&passes.network, &place, forms, &queue)?;
+        let groups = GpuGroups::open(config, comm, (&mesh, channels), &place.units, (&queue, deadline))?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let stage = || Ok::<_, Error>([fresh(most * inputs)?, fresh(most * rows)?]);
@@ -145,9 +129,6 @@ impl<'a> GpuWorker<'a> {
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
-            unit_of: units_of_layers(&outline, &specs),
-            rank,
-            first_trains,
             most,
             micros,
             optimiser: None,
@@ -169,14 +150,13 @@ impl<'a> GpuWorker<'a> {
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
             squares: fresh(
-                8 * SLICES * (specs.len() + split.tensor.iter().count() * passes.network.params().len()),
+                8 * SLICES
+                    * (place.units.len() + split.tensor.iter().count() * passes.network.params().len()),
             )?,
             split,
             passes,
             weights,
-            outline,
-            specs,
-            mesh,
+            place,
             queue,
         })
     }
@@ -194,9 +174,10 @@ impl<'a> GpuWorker<'a> {
         self.exchange.allocate(&self.weights, &self.queue)?;
         let counts = |param: usize| self.counts_param(param);
         // Servers step when they have gradients, and workers do not.
-        let shares = match self.mesh.servers {
+        let role = self.place.role();
+        let shares = match role.servers {
             0 => self.is_sharded(),
-            servers => servers > 1 && self.mesh.is_server(self.rank),
+            servers => servers > 1 && role.server.is_some(),
         };
         let counts: Option<&dyn Fn(usize) -> bool> = if shares { Some(&counts) } else { None };
         let optimiser =
@@ -219,7 +200,7 @@ impl<'a> GpuWorker<'a> {
 
     /// Whether several micro-batches are in flight at a time. Such steps have no parts.
     pub fn overlaps_micro_batches(&self) -> bool {
-        self.mesh.pipeline > 1 || self.first_trains
+        self.place.mesh.pipeline > 1 || self.place.is_led
     }
 
     /// The queues of the streams that use this rank's memory.
@@ -237,7 +218,7 @@ impl<'a> GpuWorker<'a> {
         let layout = self
             .split
             .parts()
-            .map(|(axis, mut layouts)| layouts.swap_remove(self.mesh.position(self.rank, axis).index));
+            .map(|(axis, mut layouts)| layouts.swap_remove(self.place.position(axis).index));
         let params = part_of(params, layout.as_ref());
         self.weights.upload(&self.passes.network, &self.queue, &params, buffers)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, .. } = self else {
@@ -318,10 +299,10 @@ impl<'a> GpuWorker<'a> {
 
     /// Gives every stage of a pipeline the running statistics of all layers.
     fn share_buffers(&mut self) -> Result<()> {
-        let GpuWorker { queue, weights, groups, specs, passes, .. } = self;
+        let GpuWorker { queue, weights, groups, place, passes, .. } = self;
         let holders = groups.holders.clone();
         let Some(pipeline) = groups.along(MeshAxis::Pipeline) else { return Ok(()) };
-        for (unit, holder) in specs.iter().zip(holders) {
+        for (unit, holder) in place.units.iter().zip(holders) {
             for layer in unit.layers.clone() {
                 let range = passes.network.buffers_of(layer);
                 if !range.is_empty() {
@@ -338,7 +319,7 @@ impl<'a> GpuWorker<'a> {
         self.settle("finish what was under way")?;
         let own = self.weights.buffers.all().part(0, 4 * self.passes.network.buffer_count())?;
         let mut values: Vec<f32> = self.queue.download(own)?;
-        comm.broadcast(&mut values, Rank(self.mesh.servers as u32))?;
+        comm.broadcast(&mut values, Rank(self.place.mesh.servers as u32))?;
         Ok(self.queue.write(own, &values)?)
     }
 
@@ -399,7 +380,7 @@ impl<'a> GpuWorker<'a> {
     /// This rank's positions of a batch, where ranks share samples.
     fn own_positions<F: Float>(&self, batch: &Batch<F>) -> Option<Batch<F>> {
         let split = self.split.context.as_ref()?;
-        let index = self.mesh.position(self.rank, MeshAxis::Context).index;
+        let index = self.place.position(MeshAxis::Context).index;
         Some(Batch { x: split.cut(index, &batch.x), labels: split.cut(index, &batch.labels) })
     }
 
@@ -427,7 +408,7 @@ impl<'a> GpuWorker<'a> {
     /// gradients.
     pub fn step_optimiser(&mut self, factor: f32) -> Result<()> {
         let GpuWorker { optimiser, queue, groups, .. } = self;
-        let holders = if self.mesh.servers > 0 { groups.data() } else { &mut groups.world };
+        let holders = if self.place.mesh.servers > 0 { groups.data() } else { &mut groups.world };
         optimiser.as_ref().ok_or_else(unallocated)?.share_norms(factor, queue, holders)?;
         let skip = if self.step.scaled { Some(self.flag()?) } else { None };
         let optimiser = self.optimiser.as_ref().ok_or_else(unallocated)?;
@@ -445,7 +426,7 @@ impl<'a> GpuWorker<'a> {
         });
         let (loss, skipped) = (loss.sum(), report[self.micros] != 0);
         // A server that does not wait for all workers has counted its steps.
-        if self.config.parallel.staleness == 0 || !self.mesh.is_server(self.rank) {
+        if self.config.parallel.staleness == 0 || self.place.role().server.is_none() {
             self.count_update(!skipped)?;
         }
         Ok(StepOutcome { loss, skipped })

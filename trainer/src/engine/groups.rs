@@ -1,13 +1,12 @@
 //! The communicators of a rank: one for each axis, and those that carry messages.
 
-use super::{AxisPosition, Mesh, MeshAxis, ServingRole};
+use super::{Keep, Mesh, MeshAxis, ParamUnit};
 use crate::Result;
-use allfold_collectives::Communicator;
+use allfold_collectives::{Communicator, Rank};
 
 /// A rank's communicators: those of the axes of its mesh, and those that carry messages.
 pub struct MeshGroups<'a> {
     pub(super) world: &'a Communicator,
-    mesh: Mesh,
     /// The communicator of each axis that [splits](Mesh::splits) the ranks, by the number of the axis; with servers, on the data axis,
     /// that of the ranks with this rank's role.
     axes: [Option<Communicator>; MeshAxis::ALL.len()],
@@ -35,16 +34,16 @@ impl<'a> MeshGroups<'a> {
     /// # Errors
     /// Failed communication.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<MeshGroups<'a>> {
-        let mut groups = MeshGroups { world, mesh, axes: Default::default(), messages: Vec::new() };
-        if let Err(error) = groups.split(channels) {
+        let mut groups = MeshGroups { world, axes: Default::default(), messages: Vec::new() };
+        if let Err(error) = groups.split(mesh, channels) {
             groups.abort(&error.to_string());
             return Err(error);
         }
         Ok(groups)
     }
 
-    fn split(&mut self, channels: usize) -> Result<()> {
-        let (world, mesh, rank) = (self.world, self.mesh, self.world.rank().index());
+    fn split(&mut self, mesh: Mesh, channels: usize) -> Result<()> {
+        let (world, rank) = (self.world, self.world.rank().index());
         for axis in MeshAxis::ALL.into_iter().filter(|axis| mesh.splits(*axis)) {
             let all = match axis {
                 MeshAxis::Data | MeshAxis::Pipeline | MeshAxis::Tensor => world,
@@ -65,13 +64,6 @@ impl<'a> MeshGroups<'a> {
         Ok(())
     }
 
-    /// The numbers of servers and workers, and the role of this rank.
-    pub fn serving_role(&self) -> ServingRole {
-        let (rank, mesh) = (self.world.rank().index(), self.mesh);
-        let server = mesh.is_server(rank).then_some(rank);
-        ServingRole { servers: mesh.servers, workers: mesh.data, server }
-    }
-
     /// The communicator of the data axis: the ranks that hold the same layers and have samples, or positions of them, of their own.
     pub fn data(&self) -> &Communicator {
         self.axes[MeshAxis::Data as usize].as_ref().unwrap_or(self.world)
@@ -82,22 +74,6 @@ impl<'a> MeshGroups<'a> {
         self.axes[MeshAxis::Shard as usize].as_ref().unwrap_or_else(|| self.data())
     }
 
-    /// The axis of the ranks that hold the same parameters, and its communicator, for parameters of some experts or for others.
-    pub fn holders(&self, some_experts: bool) -> (MeshAxis, &Communicator) {
-        match self.along(MeshAxis::ExpertReplica) {
-            Some(replicas) if some_experts => (MeshAxis::ExpertReplica, replicas),
-            _ => (MeshAxis::Data, self.data()),
-        }
-    }
-
-    /// Among the ranks that hold the same parameters, the axis of those that share one copy, and their communicator.
-    pub fn sharers(&self, some_experts: bool) -> (MeshAxis, &Communicator) {
-        match self.holders(some_experts) {
-            (MeshAxis::Data, _) => (MeshAxis::Shard, self.shard()),
-            experts => experts,
-        }
-    }
-
     /// The communicator of an axis; `None` where this rank is alone on the axis, except for the data axis.
     pub fn along(&self, axis: MeshAxis) -> Option<&Communicator> {
         match axis {
@@ -105,6 +81,11 @@ impl<'a> MeshGroups<'a> {
             MeshAxis::Shard => Some(self.shard()),
             axis => self.axes[axis as usize].as_ref(),
         }
+    }
+
+    /// The ranks along an axis; those of the data axis where this rank is alone on the axis.
+    pub(super) fn group(&self, axis: MeshAxis) -> &Communicator {
+        self.along(axis).unwrap_or_else(|| self.data())
     }
 
     /// The ranks of all axes.
@@ -131,9 +112,26 @@ impl<'a> MeshGroups<'a> {
     pub fn channel(&self, channel: usize) -> Option<&Communicator> {
         self.messages.get(channel)
     }
+}
 
-    /// This rank's position on an axis.
-    pub fn position(&self, axis: MeshAxis) -> AxisPosition {
-        self.mesh.position(self.world.rank().index(), axis)
-    }
+/// For each unit, the first stage of `line` that holds it; and where several stages hold it, on these stages their communicator. `units`
+/// are those of this rank. Every stage must call it.
+pub(crate) fn copies_of(
+    line: &Communicator,
+    units: &[ParamUnit],
+) -> Result<Vec<(Rank, Option<Communicator>)>> {
+    let copies = |unit: &ParamUnit| {
+        let held = unit.keep != Keep::Nothing;
+        let mut holders = vec![0i64; line.size() as usize];
+        line.all_gather(&[i64::from(held)], &mut holders)?;
+        let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
+        Ok((
+            Rank(first as u32),
+            match holders.iter().sum::<i64>() > 1 {
+                true => line.split(held.then_some(0), line.rank().0)?,
+                false => None,
+            },
+        ))
+    };
+    units.iter().map(copies).collect()
 }

@@ -20,6 +20,7 @@ mod parameter_messages;
 mod part;
 mod passes;
 mod peers;
+mod place;
 mod rank;
 mod serving;
 mod slot;
@@ -34,51 +35,25 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use groups::MeshGroups;
+#[cfg(feature = "cuda")]
+pub(crate) use groups::copies_of;
+pub use place::RankPlace;
 pub use serving::{Serving, ServingRole, first_of};
 pub use slot::{ActivationReaders, readers};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;
-pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};
+pub use unit_layout::{
+    Keep, ParamUnit, UnitLayout, filled_micro_batches, micro_batch, trained_parts, units_of_layers,
+};
 pub(crate) use worker::Worker;
 pub use worker::{StepInput, StepResult};
 
 use crate::{Outline, Phase, Result};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// A micro-batch in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub usize);
-
-/// What a rank keeps of a unit between steps. Sharded tensors are cut into equal parts over the data axis, of which a rank keeps
-/// its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// The whole of parameters, gradients and optimiser state.
-    Whole,
-    /// Whole parameters and gradients; a part of the optimiser state.
-    ShardedState,
-    /// Whole parameters; a part of gradients and optimiser state.
-    ShardedGradients,
-    /// A part of parameters, gradients and optimiser state.
-    Sharded,
-    /// The first rank of the data axis keeps everything. The others keep copies of its parameters and their parts of the
-    /// gradients, and no optimiser state.
-    First,
-    /// A copy of the parameters, and the gradients of this rank's samples. Servers keep the parameters and the optimiser state.
-    Copy,
-    /// Nothing: other stages of a pipeline hold the unit.
-    Nothing,
-}
-
-/// Layers whose parameters lie in one buffer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParamUnit {
-    /// The layers, by number.
-    pub layers: Range<usize>,
-    /// What this rank keeps of the unit.
-    pub keep: Keep,
-}
 
 /// An exchange of a whole unit over the data axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,14 +88,23 @@ pub struct Route {
 
 /// The operations of a rank that a strategy can use.
 pub trait RankEngine: Serving + Bucketing {
+    /// The rank's place in the mesh, and its units.
+    fn place(&self) -> &RankPlace;
+
     /// The network's structure.
-    fn outline(&self) -> Arc<Outline>;
+    fn outline(&self) -> Arc<Outline> {
+        self.place().outline.clone()
+    }
 
     /// This rank's position on an axis of the mesh. An axis that the mesh does not have has size 1.
-    fn position(&self, axis: MeshAxis) -> AxisPosition;
+    fn position(&self, axis: MeshAxis) -> AxisPosition {
+        self.place().position(axis)
+    }
 
     /// The units, in order of layers.
-    fn units(&self) -> &[ParamUnit];
+    fn units(&self) -> &[ParamUnit] {
+        &self.place().units
+    }
 
     /// The number of the step in the run, from 0.
     fn step_number(&self) -> u64;
@@ -129,7 +113,9 @@ pub trait RankEngine: Serving + Bucketing {
     fn steps_left(&self) -> u64;
 
     /// The unit whose parameters a phase reads or whose gradient it computes, if it does either.
-    fn unit_of(&self, phase: Phase) -> Option<usize>;
+    fn unit_of(&self, phase: Phase) -> Option<usize> {
+        self.place().unit_of(phase)
+    }
 
     /// Whether other stages hold a copy of a trained unit. The gradient is then the sum over all copies.
     fn is_copied(&self, unit: usize) -> bool;

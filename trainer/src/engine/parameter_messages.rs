@@ -28,18 +28,14 @@ impl<F: Float> Worker<'_, F> {
 
     /// The range of a unit's elements that a server has, with the padding.
     fn part_of(&self, unit: usize, server: usize) -> Range<usize> {
-        let part = self.units[unit].padded / self.role().servers;
+        let part = self.units[unit].padded / self.place.role().servers;
         server * part..(server + 1) * part
     }
 }
 
 impl<F: Float> Serving for Worker<'_, F> {
-    fn role(&self) -> ServingRole {
-        self.groups.serving_role()
-    }
-
     fn pull(&mut self, unit: usize) -> Result<()> {
-        for server in 0..self.role().servers {
+        for server in 0..self.place.role().servers {
             let elements = self.part_of(unit, server).len();
             let buffer = self.on.pool.take(elements);
             let work = self.serving_channel(0)?.recv_async(buffer.into(), Rank(server as u32))?;
@@ -61,7 +57,7 @@ impl<F: Float> Serving for Worker<'_, F> {
     }
 
     fn push(&mut self, unit: usize) -> Result<()> {
-        let ServingRole { servers, workers, .. } = self.role();
+        let ServingRole { servers, workers, .. } = self.place.role();
         let (start, elements) = (self.groups.world.now(), self.units[unit].values.len());
         let grads = self.units[unit].grads.here_mut("gradients")?;
         grads[elements..].fill(F::ZERO);
@@ -84,14 +80,14 @@ impl<F: Float> Serving for Worker<'_, F> {
         self.away += part.len();
         let mut copy = self.on.pool.take(part.len());
         copy.copy_from_slice(part);
-        let to = Rank(self.role().servers as u32);
+        let to = Rank(self.place.role().servers as u32);
         let work = self.serving_channel(worker)?.send_async(copy.into(), to)?;
         at(&mut self.serving.served, worker).push(work);
         Ok(())
     }
 
     fn expect(&mut self, units: &[usize], worker: usize) -> Result<()> {
-        let from = Rank(self.role().servers as u32);
+        let from = Rank(self.place.role().servers as u32);
         for &unit in units {
             let elements = self.units[unit].param_part.len();
             let buffer = self.on.pool.take(elements);
@@ -146,7 +142,7 @@ impl<F: Float> Serving for Worker<'_, F> {
 impl<F: Float> Worker<'_, F> {
     /// Gives every rank the parameters that the servers have.
     pub(super) fn download_served(&mut self, params: &mut [F], buffers: &mut Vec<F>) -> Result<()> {
-        let role = self.role();
+        let role = self.place.role();
         self.groups.world.broadcast(&mut self.buffers, Rank(role.servers as u32))?;
         for unit in 0..self.units.len() {
             let values = self.units[unit].values.clone();

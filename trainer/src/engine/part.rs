@@ -51,7 +51,7 @@ impl<F: Float> Worker<'_, F> {
 
     /// The elements of a unit that this rank writes: its part, or an equal share of what the ranks of an axis all have.
     fn written_here(&self, at: usize) -> Range<usize> {
-        let (unit, position) = (&self.units[at], |axis| self.groups.position(axis));
+        let (unit, position) = (&self.units[at], |axis| self.place.position(axis));
         let all = unit.values.len();
         match unit.keep {
             _ if !self.counts(at) => 0..0,
@@ -59,11 +59,11 @@ impl<F: Float> Worker<'_, F> {
             Keep::First if position(MeshAxis::Data).index > 0 => 0..0,
             Keep::First => 0..all,
             Keep::Whole => {
-                let place = position(self.groups.holders(unit.some_experts).0);
+                let place = position(self.place.holders(at));
                 place.index * all / place.size..(place.index + 1) * all / place.size
             }
             Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded => {
-                let first = position(MeshAxis::Replica).index == 0 || unit.some_experts;
+                let first = position(MeshAxis::Replica).index == 0 || self.place.has_some_experts(at);
                 if first { unit.own.start.min(all)..unit.own.end.min(all) } else { 0..0 }
             }
         }

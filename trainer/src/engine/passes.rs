@@ -39,7 +39,7 @@ fn peers<'p, F: Float>(
 impl<F: Float> Worker<'_, F> {
     /// The unit of a layer's parameters, and the range of their elements in that unit.
     fn range_of(&self, layer: usize) -> (usize, Range<usize>) {
-        let (unit, values) = (self.unit_of[layer], self.outline.values_of(layer));
+        let (unit, values) = (self.place.units_of_layers[layer], self.place.outline.values_of(layer));
         if values.is_empty() {
             return (unit, 0..0);
         }
@@ -78,8 +78,9 @@ impl<F: Float> Worker<'_, F> {
     /// Whether the gradient of `l`, a layer that uses the parameters of an `owner`, is first added to the owner's gradient of the
     /// same micro-batch, before both join the gradients of the previous ones: a sum in the order that one layer alone would have.
     fn waits_for_owner(&self, l: usize, slot: Slot) -> bool {
-        let owner = self.outline.owner(l);
-        let owned = self.groups.along(MeshAxis::Pipeline).is_none() && self.outline.weight_grads()[owner];
+        let owner = self.place.outline.owner(l);
+        let owned =
+            self.groups.along(MeshAxis::Pipeline).is_none() && self.place.outline.weight_grads()[owner];
         owner != l && owned && self.begun[owner] && self.slots[slot.0].micro > 1
     }
 
@@ -101,10 +102,10 @@ impl<F: Float> Worker<'_, F> {
         if matches!(self.units[unit].grads, Tensor::Absent) {
             let buffer = self.whole_unit_buffer(self.units[unit].padded);
             self.units[unit].grads = Tensor::Here(buffer);
-            let layers = self.specs[unit].layers.clone();
+            let layers = self.place.units[unit].layers.clone();
             self.begun[layers].fill(false);
         }
-        let owner = self.outline.owner(l);
+        let owner = self.place.outline.owner(l);
         let waits = self.waits_for_owner(l, slot);
         let Worker { slots, units, network, on, begun, groups, waited, observed, .. } = self;
         let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);

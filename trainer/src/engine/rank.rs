@@ -3,18 +3,17 @@
 use super::unit::Tensor;
 use super::worker::Worker;
 use super::{
-    AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange,
-    filled_micro_batches, unit_of,
+    Boundary, Keep, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches,
+    micro_batch,
 };
 use crate::costs::pack_cost;
 use crate::model::Activations;
 use crate::timing::{BucketTimes, LayerSpan, StepWork, work, work_of};
-use crate::{Error, Network, Outline, Phase, Result};
+use crate::{Error, Network, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};
 use allfold_networks::layer_of;
 use allfold_sim::DeviceWork;
-use std::sync::Arc;
 
 /// The number of elements of an activation of `n` samples.
 fn elements<F: Float>(network: &Network<F>, act: usize, n: usize) -> usize {
@@ -22,16 +21,8 @@ fn elements<F: Float>(network: &Network<F>, act: usize, n: usize) -> usize {
 }
 
 impl<F: Float> RankEngine for Worker<'_, F> {
-    fn outline(&self) -> Arc<Outline> {
-        self.outline.clone()
-    }
-
-    fn position(&self, axis: MeshAxis) -> AxisPosition {
-        self.groups.position(axis)
-    }
-
-    fn units(&self) -> &[ParamUnit] {
-        &self.specs
+    fn place(&self) -> &RankPlace {
+        &self.place
     }
 
     fn step_number(&self) -> u64 {
@@ -42,13 +33,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         self.input.steps_left
     }
 
-    fn unit_of(&self, phase: Phase) -> Option<usize> {
-        unit_of(&self.outline, &self.unit_of, phase)
-    }
-
     fn is_copied(&self, unit: usize) -> bool {
         self.copies.get(unit).is_some_and(Option::is_some)
-            && self.outline.trains_some_of(&self.units[unit].values)
+            && self.place.outline.trains_some_of(&self.units[unit].values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
@@ -62,20 +49,16 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         self.slot(slot);
         let (inputs, rows) = (self.network.inputs(), self.network.rows());
         let samples = self.batch.labels.len() / rows;
-        let size = samples.div_ceil(of.max(1)).max(1);
-        let part = (micro * size).min(samples)..((micro + 1) * size).min(samples);
+        let part = micro_batch(samples, micro, of);
         self.network.normalises(part.len())?;
-        let AxisPosition { index, size: data } = self.position(MeshAxis::Data);
-        let outside = index > 0 && self.specs.iter().any(|unit| unit.keep == Keep::First);
-        let Worker { slots, batch, readers, on, outline, input, .. } = self;
+        let Worker { slots, batch, readers, on, place, input, .. } = self;
         let slot = &mut slots[slot.0];
         slot.clear(on);
-        slot.begin(readers, outline);
+        slot.begin(readers, &place.outline);
         (slot.n, slot.micro, slot.first) = (part.len(), micro as u32 + 1, part.start);
         slot.share = part.len() as f64 / samples.max(1) as f64;
-        // With `data_parallel`, ranks after the first hold only their own samples, one of `data` parts of those in the loss.
-        let of = if outside { data as f64 } else { 1.0 };
-        slot.acts.scale = F::from_f64(slot.share * input.weight * input.loss_scale / of);
+        let parts = place.loss_parts() as f64;
+        slot.acts.scale = F::from_f64(slot.share * input.weight * input.loss_scale / parts);
         slot.labels.clear();
         slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
         if readers.first[0] > 0 {
@@ -150,9 +133,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
-        let some_experts = self.units[unit].some_experts;
+        let (sharers, holders) = (self.place.sharers(unit), self.place.holders(unit));
         if exchange == UnitExchange::GatherParams {
-            let size = self.position(self.groups.sharers(some_experts).0).size;
+            let size = self.place.position(sharers).size;
             if self.units[unit].keep == Keep::Sharded {
                 let mut whole = self.whole_unit_buffer(self.units[unit].padded);
                 let state = &self.units[unit];
@@ -161,16 +144,16 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             }
             if size > 1 {
                 let whole = self.units[unit].params.send_away("parameters")?;
-                let sharers = self.groups.sharers(some_experts).1;
-                self.units[unit].gathering = Some(sharers.all_gather_in_place_async(whole)?);
+                self.units[unit].gathering =
+                    Some(self.groups.group(sharers).all_gather_in_place_async(whole)?);
             }
             return Ok(());
         }
         let axis = match exchange {
-            UnitExchange::ReduceScatterGrad => self.groups.sharers(some_experts).0,
-            _ => self.groups.holders(some_experts).0,
+            UnitExchange::ReduceScatterGrad => sharers,
+            _ => holders,
         };
-        let (mean, size) = (self.position(MeshAxis::Data).size, self.position(axis).size);
+        let [mean, size] = [MeshAxis::Data, axis].map(|axis| self.place.position(axis).size);
         let now = self.groups.world.now();
         let mut whole = self.units[unit].grads.send_away("gradients")?;
         let elements = self.units[unit].values.len();
@@ -191,11 +174,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             self.units[unit].grads = Tensor::Here(whole);
             return Ok(());
         }
+        let group = self.groups.group(axis);
         let work = match exchange {
-            UnitExchange::ReduceScatterGrad => {
-                self.groups.sharers(some_experts).1.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?
-            }
-            _ => self.groups.holders(some_experts).1.all_reduce_async(whole, ReduceOp::Sum)?,
+            UnitExchange::ReduceScatterGrad => group.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?,
+            _ => group.all_reduce_async(whole, ReduceOp::Sum)?,
         };
         self.units[unit].reducing = Some(work);
         Ok(())

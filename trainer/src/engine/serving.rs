@@ -20,11 +20,8 @@ pub struct ServingRole {
 }
 
 /// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine). An engine without parameter
-/// servers, such as one that a program adds, has the role alone.
+/// servers, such as one that a program adds, has none of them.
 pub trait Serving {
-    /// The numbers of servers and workers, and the role of this rank.
-    fn role(&self) -> ServingRole;
-
     /// On a worker: begins to receive a unit's parameters from all servers.
     ///
     /// # Errors

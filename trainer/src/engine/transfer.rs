@@ -66,7 +66,7 @@ impl<F: Float> Worker<'_, F> {
     /// The layout of this rank's elements among all parameters; `None` if the rank has all.
     pub(super) fn layout(&self) -> Option<ParamLayout> {
         let (axis, mut layouts) = self.split.parts()?;
-        Some(layouts.swap_remove(self.position(axis).index))
+        Some(layouts.swap_remove(self.place.position(axis).index))
     }
 
     /// Gives every rank all parameters and buffers; running statistics are those of the first rank of each data axis. Every rank
@@ -75,7 +75,7 @@ impl<F: Float> Worker<'_, F> {
         let Some((axis, layouts)) = self.split.parts() else { return self.download_part(params, buffers) };
         let mut own = Vec::new();
         self.download_part(&mut own, buffers)?;
-        let index = self.position(axis).index;
+        let index = self.place.position(axis).index;
         for (rank, layout) in layouts.into_iter().enumerate() {
             let mut part = if rank == index { own.clone() } else { vec![F::ZERO; layout.part()] };
             if let Some(group) = self.groups.along(axis) {
@@ -90,7 +90,7 @@ impl<F: Float> Worker<'_, F> {
     /// Gives every rank the parameters of its position on the tensor or expert axis, and all buffers.
     fn download_part(&mut self, params: &mut Vec<F>, buffers: &mut Vec<F>) -> Result<()> {
         params.resize(self.network.param_count(), F::ZERO);
-        if self.groups.serving_role().servers > 0 {
+        if self.place.role().servers > 0 {
             return self.download_served(params, buffers);
         }
         self.share_buffers()?;
@@ -109,7 +109,7 @@ impl<F: Float> Worker<'_, F> {
                 self.release(at);
             }
             if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
-                let holder = Rank(self.holders[at]);
+                let holder = self.holders[at];
                 pipeline.broadcast(&mut params[values], holder)?;
             }
         }
@@ -120,16 +120,16 @@ impl<F: Float> Worker<'_, F> {
 
     /// Gives every rank the running statistics of the first rank of each data axis; with servers, of the first worker.
     pub(super) fn share_buffers(&mut self) -> Result<()> {
-        let servers = self.groups.serving_role().servers as u32;
+        let servers = self.place.role().servers as u32;
         if servers > 0 {
             return Ok(self.groups.world.broadcast(&mut self.buffers, Rank(servers))?);
         }
         self.groups.data().broadcast(&mut self.buffers, Rank(0))?;
         let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) else { return Ok(()) };
-        for (spec, holder) in self.specs.iter().zip(&self.holders) {
+        for (spec, holder) in self.place.units.iter().zip(&self.holders) {
             for layer in spec.layers.clone() {
                 let range = self.network.buffers_of(layer);
-                pipeline.broadcast(&mut self.buffers[range], Rank(*holder))?;
+                pipeline.broadcast(&mut self.buffers[range], *holder)?;
             }
         }
         Ok(())

@@ -68,8 +68,6 @@ pub(super) struct Piece<F: Float> {
 /// equal parts over the data axis.
 pub(super) struct UnitState<F: Float> {
     pub keep: Keep,
-    /// Whether its parameters are those of some experts.
-    pub some_experts: bool,
     /// The unit's elements among all parameters.
     pub values: Range<usize>,
     /// The number of elements, with padding.
@@ -110,7 +108,6 @@ impl<F: Float> UnitState<F> {
         let pieces = pieces.into_iter().map(piece).collect::<Result<_>>()?;
         Ok(UnitState {
             keep,
-            some_experts: false,
             padded,
             values,
             own,

@@ -1,10 +1,38 @@
 //! Where a unit's elements lie on one rank.
 
-use super::{Keep, ParamUnit};
-use crate::{Network, Outline, Phase, TensorSplit};
+use crate::{Network, Outline, TensorSplit};
 use allfold_kernels::nn::Float;
-use allfold_networks::layer_of;
 use std::ops::Range;
+
+/// What a rank keeps of a unit between steps. Sharded tensors are cut into equal parts over the data axis, of which a rank keeps
+/// its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The whole of parameters, gradients and optimiser state.
+    Whole,
+    /// Whole parameters and gradients; a part of the optimiser state.
+    ShardedState,
+    /// Whole parameters; a part of gradients and optimiser state.
+    ShardedGradients,
+    /// A part of parameters, gradients and optimiser state.
+    Sharded,
+    /// The first rank of the data axis keeps everything. The others keep copies of its parameters and their parts of the
+    /// gradients, and no optimiser state.
+    First,
+    /// A copy of the parameters, and the gradients of this rank's samples. Servers keep the parameters and the optimiser state.
+    Copy,
+    /// Nothing: other stages of a pipeline hold the unit.
+    Nothing,
+}
+
+/// Layers whose parameters lie in one buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamUnit {
+    /// The layers, by number.
+    pub layers: Range<usize>,
+    /// What this rank keeps of the unit.
+    pub keep: Keep,
+}
 
 /// A unit's elements on one rank, numbered from its first parameter on. With the padding at the end they divide into equal parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,16 +88,15 @@ pub fn units_of_layers(outline: &Outline, units: &[ParamUnit]) -> Vec<usize> {
     (0..outline.layers()).map(unit_of).collect()
 }
 
-/// The unit whose parameters a phase reads or whose gradient it computes, if it does either; `units` is each layer's.
-pub fn unit_of(outline: &Outline, units: &[usize], phase: Phase) -> Option<usize> {
-    let sums = matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_));
-    let layer = layer_of(phase).filter(|_| !sums)?;
-    (!outline.values_of(layer).is_empty()).then(|| units[layer])
-}
-
 /// The number of micro-batches that have samples, if `samples` samples are cut into `of` micro-batches.
 pub fn filled_micro_batches(samples: usize, of: usize) -> usize {
     samples.div_ceil(samples.div_ceil(of.max(1)).max(1)).max(1)
+}
+
+/// The samples of micro-batch `micro`, if `samples` samples are cut into `of` micro-batches.
+pub fn micro_batch(samples: usize, micro: usize, of: usize) -> Range<usize> {
+    let size = samples.div_ceil(of.max(1)).max(1);
+    (micro * size).min(samples)..((micro + 1) * size).min(samples)
 }
 
 /// The trained elements, each range with whether this rank's copy counts in sums over all ranks: for parameters that every rank

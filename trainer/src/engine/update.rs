@@ -73,7 +73,7 @@ impl<F: Float> Worker<'_, F> {
         if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
             pipeline.all_reduce(&mut loss, ReduceOp::Sum)?;
         }
-        if self.specs.iter().any(|unit| unit.keep == Keep::First) {
+        if self.place.is_led {
             self.groups.data().all_reduce(&mut loss, ReduceOp::Sum)?;
         }
         self.loss = loss[0];
@@ -147,11 +147,8 @@ impl<F: Float> Worker<'_, F> {
     /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives the optimiser those of whole parameters and
     /// gradients. With a parameter server, the servers do so.
     fn share_norms(&mut self) -> Result<()> {
-        let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
-        let role = self.groups.serving_role();
-        let has_parts = self.split.tensor.is_some()
-            || self.split.experts.is_some()
-            || self.specs.iter().any(|unit| cut(unit.keep));
+        let role = self.place.role();
+        let has_parts = self.split.tensor.is_some() || self.split.experts.is_some() || self.place.is_cut();
         let (holders, shares) = match role.servers {
             0 => (self.groups.world, has_parts),
             servers => (self.groups.data(), servers > 1 && role.server.is_some()),

@@ -1,16 +1,16 @@
 //! A rank of the engine that computes on the CPU.
 
 use super::bucketing::BucketState;
-use super::groups::MeshGroups;
+use super::groups::{MeshGroups, copies_of};
 use super::observed::Observed;
 use super::serving::ServingState;
 use super::slot::{ActivationReaders, SlotState, readers};
 use super::unit::UnitState;
-use super::unit_layout::{trained_parts, units_of_layers};
-use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
+use super::unit_layout::trained_parts;
+use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, RankPlace, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, models};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Result, models};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -64,11 +64,8 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) network: Network<F>,
     /// How the rank's network is a part of the whole network.
     pub(super) split: NetworkSplit,
-    pub(super) outline: Arc<Outline>,
-    pub(super) specs: Vec<ParamUnit>,
+    pub(super) place: RankPlace,
     pub(super) units: Vec<UnitState<F>>,
-    /// For each layer: the unit of its parameters.
-    pub(super) unit_of: Vec<usize>,
     /// For each layer: whether its parameters already have a gradient in this step.
     pub(super) begun: Vec<bool>,
     /// All buffers, such as running statistics. Only those of this rank's layers are kept up to date.
@@ -87,7 +84,7 @@ pub(crate) struct Worker<'a, F: Float> {
     /// For each unit that several stages hold, on those stages: the communicator of the stages.
     pub(super) copies: Vec<Option<Communicator>>,
     /// For each unit, the first stage that holds it.
-    pub(super) holders: Vec<u32>,
+    pub(super) holders: Vec<Rank>,
     pub(super) batch: Batch<F>,
     pub(super) input: StepInput,
     pub(super) scaler: Option<GradScaler>,
@@ -121,32 +118,21 @@ impl<'a, F: Float> Worker<'a, F> {
         (mesh, channels): (Mesh, usize),
     ) -> Result<Worker<'a, F>> {
         let groups = MeshGroups::new(world, mesh, channels)?;
-        let outline = Arc::new(network.outline());
-        let [data, tensor] = [MeshAxis::Data, MeshAxis::Tensor].map(|axis| groups.position(axis));
-        let trained = trained_parts(&network, &outline, split.tensor.as_ref(), tensor.index);
-        let make = |unit: &ParamUnit| {
-            let values = outline.values_in(&unit.layers);
-            let role = groups.serving_role();
-            let some_experts = outline.has_some_experts(&unit.layers);
-            let sharers = groups.position(groups.sharers(some_experts).0);
-            let place = match (unit.keep, role.servers) {
-                (Keep::First, _) => (data.index, data.size),
-                (_, 0) => (sharers.index, sharers.size),
-                (_, servers) => (role.server.unwrap_or_default(), servers),
-            };
-            let state = UnitState::new(unit.keep, values, place, &trained, (config, network.params()))?;
-            Ok(UnitState { some_experts, ..state })
+        let place = RankPlace::new((mesh, world.rank().index()), Arc::new(network.outline()), specs);
+        let tensor = place.position(MeshAxis::Tensor).index;
+        let trained = trained_parts(&network, &place.outline, split.tensor.as_ref(), tensor);
+        let make = |(at, unit): (usize, &ParamUnit)| {
+            let values = place.outline.values_in(&unit.layers);
+            UnitState::new(unit.keep, values, place.part(at), &trained, (config, network.params()))
         };
-        let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
-        let layers = outline.layers();
+        let units = place.units.iter().enumerate().map(make).collect::<Result<Vec<_>>>()?;
         let mut on = Arithmetic::new();
         if let Some(narrow) = models::narrow(config.precision.amp) {
             on.amp = crate::amp::Autocast::new(narrow, &network);
         }
         let mut worker = Worker {
-            unit_of: units_of_layers(&outline, &specs),
-            begun: vec![false; layers],
-            readers: readers(&network, &outline, &specs),
+            begun: vec![false; place.outline.layers()],
+            readers: readers(&network, &place.outline, &place.units),
             buffers: vec![F::ZERO; network.buffer_count()],
             slots: Vec::new(),
             on,
@@ -174,8 +160,7 @@ impl<'a, F: Float> Worker<'a, F> {
             config,
             network,
             split,
-            outline,
-            specs,
+            place,
             units,
         };
         match worker.split_copies() {
@@ -187,17 +172,7 @@ impl<'a, F: Float> Worker<'a, F> {
     /// Finds out which stages hold each unit, and makes communicators of those that hold the same.
     fn split_copies(&mut self) -> Result<()> {
         let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) else { return Ok(()) };
-        for unit in &self.units {
-            let held = unit.keep != Keep::Nothing;
-            let mut holders = vec![0i64; pipeline.size() as usize];
-            pipeline.all_gather(&[i64::from(held)], &mut holders)?;
-            let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
-            self.holders.push(first as u32);
-            self.copies.push(match holders.iter().sum::<i64>() > 1 {
-                true => self.groups.split_stages(held)?,
-                false => None,
-            });
-        }
+        (self.holders, self.copies) = copies_of(pipeline, &self.place.units)?.into_iter().unzip();
         Ok(())
     }
 
@@ -209,11 +184,7 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Whether this rank's parameters and state of a unit count in sums over all ranks: each counts on one rank alone.
     pub(super) fn counts_here(&self, unit: usize) -> bool {
-        let axis = match self.units[unit].keep {
-            Keep::Whole | Keep::First => self.groups.holders(self.units[unit].some_experts).0,
-            _ => MeshAxis::Replica,
-        };
-        self.counts(unit) && self.groups.position(axis).index == 0
+        self.counts(unit) && self.place.is_first(unit)
     }
 
     /// Whether this rank has all parameters whole, with their gradients and optimiser state, as every rank of the data axis has.
@@ -225,7 +196,7 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Begins a step over a batch.
     pub fn begin(&mut self, batch: Batch<F>, input: StepInput, scaler: Option<GradScaler>) {
-        let place = self.groups.position(MeshAxis::Context).index;
+        let place = self.place.position(MeshAxis::Context).index;
         self.batch = match &self.split.context {
             None => batch,
             Some(split) => Batch { x: split.cut(place, &batch.x), labels: split.cut(place, &batch.labels) },
@@ -328,7 +299,7 @@ impl<'a, F: Float> Worker<'a, F> {
 
     pub(super) fn slot(&mut self, slot: Slot) -> &mut SlotState<F> {
         while self.slots.len() <= slot.0 {
-            self.slots.push(SlotState::new(self.outline.layers()));
+            self.slots.push(SlotState::new(self.place.outline.layers()));
         }
         &mut self.slots[slot.0]
     }

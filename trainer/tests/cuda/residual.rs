@@ -7,7 +7,7 @@ use allfold_trainer::Builder;
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{
-    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
 use allfold_trainer::optim::{Optimiser, Sgd};
 use allfold_trainer::{Batch, Config, Model, Network, RankTrainer, Result};
@@ -21,25 +21,23 @@ fn block() -> Network<f32> {
     let conv =
         |inputs, outputs, picture, kernel, stride| grouped(inputs, outputs, picture, kernel, stride, 1);
     let mut builder = Builder::new(2 * 8 * 7);
-    let mut push = |name: &str, layer: Box<dyn Layer<f32>>, from: &[usize]| {
-        builder.push_boxed(name, layer, from).unwrap()
-    };
-    let a = push("stem", Box::new(conv(2, 4, (8, 7), 3, 1).with_bias(Init::Uniform(0.3))), &[0]);
+    let a = builder.push("stem", conv(2, 4, (8, 7), 3, 1).with_bias(Init::Uniform(0.3)), &[0]).unwrap();
     let pool = PoolShape { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
-    let b = push("pool", Box::new(MaxPool::new(pool)), &[a]);
-    let c = push("conv1", Box::new(conv(4, 6, (4, 4), 3, 2)), &[b]);
-    let d = push("bn1", Box::new(BatchNorm::new(6, 4)), &[c]);
-    let e = push("relu", Box::new(Relu::new(24)), &[d]);
-    let f = push("conv2", Box::new(grouped(6, 6, (2, 2), 3, 1, 3).with_bias(Init::Uniform(0.3))), &[e]);
-    let g = push("short", Box::new(conv(4, 6, (4, 4), 1, 2)), &[b]);
-    let h = push("add", Box::new(Add::new(24)), &[f, g]);
-    let i = push("ln", Box::new(LayerNorm::new(6, 4)), &[h]);
-    let j = push("gelu", Box::new(Gelu::new(24)), &[i]);
+    let b = builder.push("pool", MaxPool::new(pool), &[a]).unwrap();
+    let c = builder.push("conv1", conv(4, 6, (4, 4), 3, 2), &[b]).unwrap();
+    let d = builder.push("bn1", BatchNorm::new(6, 4), &[c]).unwrap();
+    let e = builder.push("relu", Relu::new(24), &[d]).unwrap();
+    let f =
+        builder.push("conv2", grouped(6, 6, (2, 2), 3, 1, 3).with_bias(Init::Uniform(0.3)), &[e]).unwrap();
+    let g = builder.push("short", conv(4, 6, (4, 4), 1, 2), &[b]).unwrap();
+    let h = builder.push("add", Add::new(24), &[f, g]).unwrap();
+    let i = builder.push("ln", LayerNorm::new(6, 4), &[h]).unwrap();
+    let j = builder.push("gelu", Gelu::new(24), &[i]).unwrap();
     let mean = PoolShape { channels: 6, picture: (2, 2), window: 2, stride: 1, padding: 0 };
-    let k = push("mean", Box::new(MeanPool::new(mean)), &[j]);
-    let l = push("again", Box::new(Linear::new(6, 12)), &[k]);
-    let m = push("planes", Box::new(GlobalMeanPool::new(3, 4)), &[l]);
-    push("fc", Box::new(Linear::new(3, 4)), &[m]);
+    let k = builder.push("mean", MeanPool::new(mean), &[j]).unwrap();
+    let l = builder.push("again", Linear::new(6, 12), &[k]).unwrap();
+    let m = builder.push("planes", GlobalMeanPool::new(3, 4), &[l]).unwrap();
+    builder.push("fc", Linear::new(3, 4), &[m]).unwrap();
     builder.build(1).unwrap()
 }
 

@@ -41,14 +41,6 @@ impl<F: Float> Builder<F> {
         self.add(name, Box::new(layer), from, None)
     }
 
-    /// [`Builder::push`] for a layer whose type is only known at run time.
-    ///
-    /// # Errors
-    /// As [`Builder::push`].
-    pub fn push_boxed(&mut self, name: &str, layer: Box<dyn Layer<F>>, from: &[usize]) -> Result<usize> {
-        self.add(name, layer, from, None)
-    }
-
     /// Adds a layer that shares the parameters of the layer that writes activation `owner`; the parameters keep that layer's names
     /// and layout.
     ///

@@ -97,13 +97,6 @@ impl Workload {
         self.passes
     }
 
-    /// Bytes that a rank with all parameters holds in them, their gradients and the optimiser's state, in f32. A step reads the
-    /// gradients, and reads and writes everything else.
-    pub fn model_bytes(&self) -> u64 {
-        let arrays = 1 + self.passes.saturating_sub(1) / 2;
-        4 * arrays as u64 * self.parameters() as u64
-    }
-
     /// Values that a forward pass over one sample keeps for the backward pass.
     pub fn kept(&self) -> u64 {
         self.layers.iter().map(|layer| layer.kept).sum()

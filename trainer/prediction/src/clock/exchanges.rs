@@ -87,7 +87,7 @@ impl<'a> ClockRank<'a> {
         let groups = match queue {
             Queue::World => RankGroups::everyone(mesh.ranks() as u32),
             Queue::Along(axis) => {
-                let stage = mesh.position(self.rank, MeshAxis::Pipeline).index;
+                let stage = self.place.position(MeshAxis::Pipeline).index;
                 RankGroups::along(mesh, axis, stage)
             }
             Queue::Copies(unit) => {
@@ -115,7 +115,7 @@ impl<'a> ClockRank<'a> {
         };
         let mut start = self.now.later(self.free.get(&queue).copied().unwrap_or_default());
         let among = self.groups(queue);
-        let own = among.groups.iter().find(|group| group.contains(&Rank(self.rank as u32)));
+        let own = among.groups.iter().find(|group| group.contains(&Rank(self.place.rank as u32)));
         let own = own.map_or(&[][..], |group| &group[..]);
         let stepped = own.iter().filter(|rank| self.with.ranks.contains(&rank.index())).count();
         if stepped > 1 {
@@ -152,7 +152,7 @@ impl<'a> ClockRank<'a> {
         (phase, micro): (Phase, Option<usize>),
     ) -> Result<()> {
         let (queue, dtype) = (self.along(axis), self.dtype());
-        let size = self.with.mesh.position(self.rank, axis).size;
+        let size = self.place.position(axis).size;
         for call in calls {
             let (collective, count) = match call {
                 PeerCall::Sum(count) | PeerCall::Max(count) => (Collective::AllReduce, count),

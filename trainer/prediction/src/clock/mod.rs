@@ -30,11 +30,11 @@ mod update;
 use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
+use allfold_trainer::MemoryUse;
 use allfold_trainer::engine::{
-    Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout, readers, units_of_layers,
+    Keep, Mesh, MeshAxis, ParamUnit, RankPlace, UnitExchange, UnitLayout, readers,
 };
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, StepWork};
-use allfold_trainer::{MemoryUse, Outline};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Exchanges;
 use exchanges::Pending;
@@ -84,7 +84,6 @@ pub(crate) struct Shared<'a> {
 /// A unit on this rank.
 struct ClockUnit {
     keep: Keep,
-    some_experts: bool,
     layout: UnitLayout,
     /// The gather of the parameters, and the exchange of the gradient, that are in progress.
     gathering: Option<Pending>,
@@ -109,15 +108,10 @@ struct ClockSlot {
 /// A rank on a clock.
 pub(crate) struct ClockRank<'a> {
     with: Shared<'a>,
-    /// The number of this rank in the mesh, and among the stepped ranks.
-    rank: usize,
+    place: RankPlace,
+    /// The number of this rank among the stepped ranks.
     number: usize,
-    outline: Arc<Outline>,
     units: Vec<ClockUnit>,
-    /// Whether the first rank of the data axis does what the others do not.
-    is_led: bool,
-    /// For each layer: the unit of its parameters.
-    unit_of: Vec<usize>,
     slots: Vec<ClockSlot>,
     bucketing: Option<ClockBuckets>,
     /// The messages that were sent and may not have arrived yet.
@@ -145,36 +139,27 @@ pub(crate) struct ClockRank<'a> {
 impl<'a> ClockRank<'a> {
     /// Stepped rank `number`.
     pub fn new(with: Shared<'a>, number: usize, exchanges: Exchanges<'a>) -> ClockRank<'a> {
-        let (rank, specs) = (with.ranks[number], &with.specs[number]);
-        let (outline, trained, mesh) = (with.costs.outline(), with.costs.trained(), with.mesh);
-        let stage = mesh.position(rank, MeshAxis::Pipeline).index;
+        let (trained, mesh) = (with.costs.trained(), with.mesh);
+        let units = with.specs[number].clone();
+        let place = RankPlace::new((mesh, with.ranks[number]), with.costs.outline(), units);
+        let stage = place.position(MeshAxis::Pipeline).index;
         let holds = |stage: usize, unit: usize| {
             let first = with.ranks.iter().position(|rank| *rank == mesh.first_of_stage(stage));
             first.is_some_and(|first| with.specs[first][unit].keep != Keep::Nothing)
         };
         let make = |(number, unit): (usize, &ParamUnit)| {
-            let some_experts = outline.has_some_experts(&unit.layers);
-            let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
-            let axis = if unit.keep == Keep::First { MeshAxis::Data } else { axis };
-            let place = match (mesh.position(rank, axis), mesh.servers) {
-                (place, 0) => (place.index, place.size),
-                (_, servers) => (if mesh.is_server(rank) { rank } else { 0 }, servers),
-            };
-            let values = outline.values_in(&unit.layers);
-            let layout = UnitLayout::new(unit.keep, values, place, &trained);
+            let values = place.outline.values_in(&unit.layers);
+            let layout = UnitLayout::new(unit.keep, values, place.part(number), &trained);
             let holders: Vec<usize> = (0..mesh.pipeline).filter(|stage| holds(*stage, number)).collect();
             let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
             let (gathering, reducing, unfinished) = (None, None, None);
-            ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies }
+            ClockUnit { keep: unit.keep, layout, gathering, reducing, unfinished, copies }
         };
-        let units: Vec<ClockUnit> = specs.iter().enumerate().map(make).collect();
+        let units: Vec<ClockUnit> = place.units.iter().enumerate().map(make).collect();
         ClockRank {
-            memory: memory(&with, specs, &units),
-            rank,
+            memory: memory(&with, &place, &units),
+            place,
             number,
-            unit_of: units_of_layers(&outline, specs),
-            outline,
-            is_led: specs.iter().any(|unit| unit.keep == Keep::First),
             units,
             slots: Vec::new(),
             bucketing: None,
@@ -201,9 +186,9 @@ impl<'a> ClockRank<'a> {
 
     /// The number of samples of this rank's batch: the samples of all ranks, if this rank leads them.
     pub fn samples(&self) -> usize {
-        let data = self.with.mesh.position(self.rank, MeshAxis::Data);
-        let leads = self.is_led && data.index == 0;
-        if self.with.mesh.is_server(self.rank) {
+        let data = self.place.position(MeshAxis::Data);
+        let leads = self.place.is_led && data.index == 0;
+        if self.place.role().server.is_some() {
             return 0;
         }
         self.with.batch * if leads { data.size } else { 1 }
@@ -266,14 +251,14 @@ impl<'a> ClockRank<'a> {
 }
 
 /// The memory of a rank with these units before its first step, if the sizes of the network's tensors are known.
-fn memory<'a>(with: &Shared<'a>, specs: &[ParamUnit], units: &[ClockUnit]) -> Option<ClockMemory<'a>> {
-    let (costs, outline) = (with.costs, with.costs.outline());
+fn memory<'a>(with: &Shared<'a>, place: &RankPlace, units: &[ClockUnit]) -> Option<ClockMemory<'a>> {
+    let costs = with.costs;
     let network = costs.tensors()?;
     let tensors = RankTensors {
         network,
-        readers: readers(network, &outline, specs),
-        unit_of: units_of_layers(&outline, specs),
-        outline,
+        readers: readers(network, &place.outline, &place.units),
+        unit_of: place.units_of_layers.clone(),
+        outline: place.outline.clone(),
         has_stages: with.mesh.pipeline > 1,
         elements: (costs.element(), costs.activation_element()),
     };

@@ -7,13 +7,11 @@ use super::{ClockRank, ClockSlot};
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
-    AxisPosition, Boundary, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange, filled_micro_batches,
-    unit_of,
+    Boundary, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches, micro_batch,
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
-use allfold_trainer::{Error, Outline, Phase, Result, layer_of};
+use allfold_trainer::{Error, Phase, Result, layer_of};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 impl ClockRank<'_> {
     fn slot(&mut self, slot: Slot) -> &mut ClockSlot {
@@ -45,10 +43,10 @@ impl ClockRank<'_> {
             Exchanges::Links(_) => return Ok(Pending::Work(self.links()?.message(route, bytes, sends)?)),
         };
         let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
-        let own = mesh.position(self.rank, route.axis).index;
+        let own = self.place.position(route.axis).index;
         let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
         // Ranks of a stage that are not stepped send at the same time.
-        let alike = |group: &Vec<Rank>| !self.is_led || group.contains(&Rank(self.rank as u32));
+        let alike = |group: &Vec<Rank>| !self.place.is_led || group.contains(&Rank(self.place.rank as u32));
         let pairs = groups.groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
         let pairs: Vec<(Rank, Rank)> = pairs.collect();
         let takes = model.message(&pairs, mesh.ranks() as u32, bytes as u64)?;
@@ -58,7 +56,7 @@ impl ClockRank<'_> {
                 .into_iter()
                 .filter(|axis| *axis != route.axis);
             place(*rank, route.axis) == route.peer
-                && stays.into_iter().all(|axis| place(*rank, axis) == place(self.rank, axis))
+                && stays.into_iter().all(|axis| place(*rank, axis) == place(self.place.rank, axis))
         };
         let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
         let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
@@ -68,16 +66,8 @@ impl ClockRank<'_> {
 }
 
 impl RankEngine for ClockRank<'_> {
-    fn outline(&self) -> Arc<Outline> {
-        self.outline.clone()
-    }
-
-    fn position(&self, axis: MeshAxis) -> AxisPosition {
-        self.with.mesh.position(self.rank, axis)
-    }
-
-    fn units(&self) -> &[ParamUnit] {
-        &self.with.specs[self.number]
+    fn place(&self) -> &RankPlace {
+        &self.place
     }
 
     fn step_number(&self) -> u64 {
@@ -88,13 +78,9 @@ impl RankEngine for ClockRank<'_> {
         self.steps_left
     }
 
-    fn unit_of(&self, phase: Phase) -> Option<usize> {
-        unit_of(&self.outline, &self.unit_of, phase)
-    }
-
     fn is_copied(&self, unit: usize) -> bool {
         let unit = &self.units[unit];
-        unit.copies.is_some() && self.outline.trains_some_of(&unit.layout.values)
+        unit.copies.is_some() && self.place.outline.trains_some_of(&unit.layout.values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
@@ -102,9 +88,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
-        let samples = self.samples();
-        let size = samples.div_ceil(of.max(1)).max(1);
-        let n = ((micro + 1) * size).min(samples) - (micro * size).min(samples);
+        let n = micro_batch(self.samples(), micro, of).len();
         *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered: BTreeSet::new() };
         self.memory.iter_mut().for_each(|memory| memory.load((n, micro + 1), slot));
         Ok(())
@@ -121,9 +105,10 @@ impl RankEngine for ClockRank<'_> {
             return Ok(());
         }
         if let Phase::WeightGrad(l) = phase
-            && let Some(exchange) = self.units[self.unit_of[l]].unfinished
+            && let unit = self.place.units_of_layers[l]
+            && let Some(exchange) = self.units[unit].unfinished
         {
-            self.finish(exchange, self.unit_of[l])?;
+            self.finish(exchange, unit)?;
         }
         let layer = layer_of(phase);
         let axis = layer.and_then(|l| costs.axis(l)).or((phase == Phase::Loss).then_some(MeshAxis::Tensor));
@@ -157,10 +142,9 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
-        let (costs, dtype, some_experts) = (self.with.costs, self.dtype(), self.units[unit].some_experts);
+        let (costs, dtype) = (self.with.costs, self.dtype());
         let padded = self.units[unit].layout.padded;
-        let sharers = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
-        let holders = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Data };
+        let (sharers, holders) = (self.place.sharers(unit), self.place.holders(unit));
         let [sharing, holding, mean] =
             [sharers, holders, MeshAxis::Data].map(|axis| self.position(axis).size);
         if exchange == UnitExchange::GatherParams {

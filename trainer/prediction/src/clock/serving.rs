@@ -8,13 +8,13 @@ use super::exchanges::{Exchanges, Pending};
 use super::links::ServingMessage;
 use allfold_collectives::{Buffer, Rank, Work};
 use allfold_trainer::Result;
-use allfold_trainer::engine::{RankEngine, Serving, ServingRole};
+use allfold_trainer::engine::{RankEngine, Serving};
 use allfold_trainer::timing::StepWork;
 
 impl ClockRank<'_> {
     /// The bytes of a unit that each server has.
     fn part_bytes(&self, unit: usize) -> usize {
-        self.units[unit].layout.padded / self.role().servers * self.with.costs.element()
+        self.units[unit].layout.padded / self.place.role().servers * self.with.costs.element()
     }
 
     /// Waits for messages.
@@ -48,15 +48,9 @@ impl ClockRank<'_> {
 }
 
 impl Serving for ClockRank<'_> {
-    fn role(&self) -> ServingRole {
-        let mesh = &self.with.mesh;
-        let server = mesh.is_server(self.rank).then_some(self.rank);
-        ServingRole { servers: mesh.servers, workers: mesh.data, server }
-    }
-
     fn pull(&mut self, unit: usize) -> Result<()> {
         let bytes = self.part_bytes(unit);
-        for server in 0..self.role().servers {
+        for server in 0..self.place.role().servers {
             let work = self.links()?.channel(0)?.recv_length_async(bytes, Rank(server as u32))?;
             let message = self.message(work, unit);
             self.links()?.pulls[unit].push(message);
@@ -72,7 +66,7 @@ impl Serving for ClockRank<'_> {
     fn push(&mut self, unit: usize) -> Result<()> {
         let (elements, bytes) = (self.units[unit].layout.values.len(), self.part_bytes(unit));
         self.does(StepWork::Divide, None, self.with.costs.pack(elements));
-        for server in 0..self.role().servers {
+        for server in 0..self.place.role().servers {
             let work = self.links()?.channel(0)?.send_length_async(bytes, Rank(server as u32))?;
             let message = self.message(work, unit);
             self.links()?.sent.push(message);
@@ -81,7 +75,7 @@ impl Serving for ClockRank<'_> {
     }
 
     fn serve(&mut self, unit: usize, worker: usize) -> Result<()> {
-        let (bytes, to) = (self.part_bytes(unit), Rank(self.role().servers as u32));
+        let (bytes, to) = (self.part_bytes(unit), Rank(self.place.role().servers as u32));
         let work = self.links()?.channel(worker)?.send_length_async(bytes, to)?;
         let message = self.message(work, unit);
         self.links()?.served[worker].push(message);
@@ -89,7 +83,7 @@ impl Serving for ClockRank<'_> {
     }
 
     fn expect(&mut self, units: &[usize], worker: usize) -> Result<()> {
-        let from = Rank(self.role().servers as u32);
+        let from = Rank(self.place.role().servers as u32);
         for &unit in units {
             let bytes = self.part_bytes(unit);
             let work = self.links()?.channel(worker)?.recv_length_async(bytes, from)?;

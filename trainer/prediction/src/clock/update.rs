@@ -29,7 +29,7 @@ impl ClockRank<'_> {
             let line = self.along(MeshAxis::Pipeline);
             self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
         }
-        if self.is_led {
+        if self.place.is_led {
             let data = self.along(MeshAxis::Data);
             self.run_collective(data, Collective::AllReduce, (1, DType::F64))?;
         }
@@ -44,10 +44,10 @@ impl ClockRank<'_> {
             }
             self.for_each_unit(|elements| costs.clip(elements));
         }
-        let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
-        let (holders, shares) = match self.with.mesh.servers {
-            0 => (Queue::World, rules.parts || self.units.iter().any(|unit| cut(unit.keep))),
-            servers => (self.along(MeshAxis::Data), servers > 1 && self.with.mesh.is_server(self.rank)),
+        let role = self.place.role();
+        let (holders, shares) = match role.servers {
+            0 => (Queue::World, rules.parts || self.place.is_cut()),
+            servers => (self.along(MeshAxis::Data), servers > 1 && role.server.is_some()),
         };
         if rules.norms && shares {
             let squares = 2 * costs.params().len();
