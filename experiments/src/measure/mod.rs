@@ -11,6 +11,8 @@ pub mod nccl;
 mod nccl_call;
 #[cfg(feature = "cuda")]
 mod nccl_results;
+#[cfg(feature = "cuda")]
+pub mod near_gpu;
 pub mod ranks;
 pub mod statistics;
 pub mod this_machine;

@@ -13,6 +13,7 @@ use super::gpus::{Gpus, system};
 use super::inputs::Sample;
 pub use super::nccl_call::{Average, Issue, calls};
 use super::nccl_call::{RankCall, RankPlace};
+use super::near_gpu;
 use super::ranks::{Data, MeasuredSide, Seen, Timing, combined, fits};
 use crate::call::plan::Choice;
 use crate::training::launch_mode::on_threads;
@@ -89,7 +90,11 @@ fn all_ranks<T: Sample>(sweep: &NcclSweep<'_>, ranks: GpuRanks, found: &Sender<F
         RankSweep::<T> { sizes: sweep.sizes, place, exact: &exact }.all_sizes(found)
     };
     match ranks {
-        GpuRanks::Process(comm, local_rank) => one(&comm, local_rank as usize),
+        GpuRanks::Process(comm, local_rank) => {
+            let device = local_rank as usize % devices;
+            near_gpu::bind_rank(&*sweep.gpus.machine, device, comm.rank());
+            one(&comm, device)
+        }
         GpuRanks::Threads(ranks) => {
             let world = on_threads(ranks).map_err(|error| Error::Argument(error.to_string()))?;
             world.run(|comm: Communicator| one(&comm, comm.rank().index())).map(drop)

@@ -29,7 +29,7 @@ pub fn cpuinfo(key: &str) -> Option<String> {
 }
 
 /// The value of a line `key : value`.
-fn value(text: &str, key: &str) -> Option<String> {
+pub(super) fn value(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         (name.trim() == key).then(|| value.trim().to_string())

@@ -8,10 +8,14 @@ use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::waiting::WaitCollector;
 use super::watch::{Follow, Watch};
+#[cfg(feature = "cuda")]
+use crate::measure::near_gpu;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
 use allfold_report::records::WaitingByStep;
+#[cfg(feature = "cuda")]
+use allfold_trainer::config::RankDevice;
 use allfold_trainer::run::samples_of_rank;
 use allfold_trainer::{Config, Dataset, SampleForm, TrainResult};
 use indicatif::ProgressBar;
@@ -138,6 +142,13 @@ pub fn run_on(
         Ok((result, (watch.steps, watch.profile)))
     };
     let alone = |config: &Config, comm: &Communicator| {
+        #[cfg(feature = "cuda")]
+        if let (Some(gpus), RankDevice::Cuda(_)) =
+            (allfold_trainer::cuda::open(config)?, config.device_of(comm.rank().index())?)
+        {
+            let device = allfold_trainer::cuda::device_of(config, comm, &*gpus)?;
+            near_gpu::bind_rank(&*gpus, device, comm.rank());
+        }
         let (result, (steps, profile)) = one(config, comm)?;
         Ok(Trained {
             batch: samples_of_rank(config, comm.size(), data.len())?,

@@ -51,7 +51,7 @@ pub use machine::{Arguments, CudaEvent, CudaGraph, CudaMachine, CudaStream, Laun
 pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
 pub use pool::PoolUsage;
-pub use probe::{Probe, ProbedDevice, probe};
+pub use probe::{PeerLink, Probe, ProbedDevice, peer_link, probe};
 #[cfg(feature = "testing")]
 pub use seeded::seed_defects;
 pub use source::{Family, HEADERS, Kernel};

@@ -75,6 +75,36 @@ fn look() -> Result<Probe> {
     Ok(Probe { cuda, nvrtc: nvrtc_version()?, devices })
 }
 
+/// How kernels of one device reach another device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerLink {
+    /// Not at all.
+    None,
+    /// Over PCIe.
+    Pcie,
+    /// Over NVLink: the link has atomics of its own.
+    NvLink,
+}
+
+/// The link between two devices of [`probe()`]; no context is opened.
+///
+/// # Errors
+/// The driver's error.
+pub fn peer_link(from: usize, to: usize) -> Result<PeerLink> {
+    use sys::CUdevice_P2PAttribute as Attribute;
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the call writes one integer; the driver refuses numbers of devices that it does not have.
+        let answer = unsafe { sys::cuDeviceGetP2PAttribute(&mut value, attribute, from as i32, to as i32) };
+        driver("describe the link of two devices", answer.result()).map(|()| value != 0)
+    };
+    Ok(match ask(Attribute::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)? {
+        false => PeerLink::None,
+        true if ask(Attribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)? => PeerLink::NvLink,
+        true => PeerLink::Pcie,
+    })
+}
+
 /// How the user can mend a driver that does not start.
 fn remedy(code: sys::CUresult) -> &'static str {
     match code {

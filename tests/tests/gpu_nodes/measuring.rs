@@ -238,3 +238,18 @@ fn the_file_of_results_is_read_as_nccl_tests_own_and_has_the_times_of_each_call(
     assert_eq!(of_file, of_table);
     assert!(!of_file.is_empty());
 }
+
+#[test]
+fn doctor_says_how_gpus_reach_each_other_and_what_nccl_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let tuner = folder.path().join("libnccl-tuner-own.so");
+    std::fs::write(&tuner, "").unwrap();
+    let mut doctor = command(&["doctor"]);
+    doctor.env("ALLFOLD_STANDIN", "4").env("LD_LIBRARY_PATH", folder.path());
+    doctor.env("NCCL_TUNER_PLUGIN", "own").env("NCCL_NET_PLUGIN", "none-such");
+    let Ended { code, text, errors } = ended(doctor.output().unwrap());
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(text.contains("6 pairs: 6 over NVLink, 0 over PCIe, 0 without peer access"), "{text}");
+    let plugins = format!("network: NCCL_NET_PLUGIN=none-such is not found; tuner: {}", tuner.display());
+    assert!(text.contains(&plugins), "{text}");
+}

@@ -1,11 +1,83 @@
 //! The driver, its devices and NVIDIA's libraries.
 
 use super::finding::{found, missing};
+use super::library;
+use crate::measure::near_gpu;
+use allfold_cuda::{PeerLink, ProbedDevice};
 use allfold_report::records::DoctorFinding;
+use std::path::{Path, PathBuf};
 
 /// The findings about CUDA, its libraries and NCCL.
 pub fn findings() -> Vec<DoctorFinding> {
-    vec![cuda(), cublas(), cudnn(), nccl()]
+    let devices = allfold_cuda::probe().map(|probe| probe.devices).unwrap_or_default();
+    let mut all = vec![cuda(), cublas(), cudnn(), nccl()];
+    all.extend(links(devices.len()));
+    all.extend(places(&devices));
+    all.extend((!devices.is_empty()).then(plugins));
+    all
+}
+
+/// The finding about peer access between GPUs; `None` for fewer than two.
+fn links(devices: usize) -> Option<DoctorFinding> {
+    let pairs: Vec<(usize, usize)> = (0..devices).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
+    let of = |wanted: PeerLink| -> Vec<&(usize, usize)> {
+        let link = |(a, b): &(usize, usize)| allfold_cuda::peer_link(*a, *b).unwrap_or(PeerLink::None);
+        pairs.iter().filter(|pair| link(pair) == wanted).collect()
+    };
+    let first = pairs.first()?;
+    let (nvlink, pcie, apart) = (of(PeerLink::NvLink), of(PeerLink::Pcie), of(PeerLink::None));
+    let detail = format!(
+        "{} pairs: {} over NVLink, {} over PCIe, {} without peer access",
+        pairs.len(),
+        nvlink.len(),
+        pcie.len(),
+        apart.len()
+    );
+    Some(match apart.first() {
+        None => found("gpu links", detail),
+        Some((a, b)) => missing(
+            "gpu links",
+            &format!("{detail}, such as GPUs {a} and {b}"),
+            match apart.contains(&first) && apart.len() == pairs.len() {
+                true => {
+                    "NCCL copies through the host then; see `nvidia-smi topo -p2p r`, and that IOMMU and ACS are off"
+                }
+                false => "NCCL copies through the host between these; see `nvidia-smi topo -p2p r`",
+            },
+        ),
+    })
+}
+
+/// The finding about cores, memory and NICs near each GPU; `None` where the kernel does not say.
+fn places(devices: &[ProbedDevice]) -> Option<DoctorFinding> {
+    let place = |(at, device): (usize, &ProbedDevice)| {
+        let place = near_gpu::place(Path::new("/"), device.uuid)?;
+        let node = place.node.map_or(String::new(), |node| format!(", NUMA node {node}"));
+        let nic = place.nic.map_or(", no NIC near".into(), |nic| format!(", {nic}"));
+        Some(format!("GPU {at} ({}): cores {}{node}{nic}", place.address, place.cores))
+    };
+    let all: Vec<String> = devices.iter().enumerate().filter_map(place).collect();
+    (!all.is_empty()).then(|| found("near gpus", all.join("; ")))
+}
+
+/// The finding about NCCL's plug-ins, which it looks for by these names or the ones of its variables. None is needed.
+fn plugins() -> DoctorFinding {
+    let plugin = |kind: &str, variable: &str| {
+        let asked = std::env::var(variable).ok().filter(|name| !name.is_empty());
+        let file = match &asked {
+            None => format!("libnccl-{kind}.so"),
+            Some(name) if name.contains(".so") => name.clone(),
+            Some(name) => format!("libnccl-{kind}-{name}.so"),
+        };
+        let is_there = library(&file).or_else(|| Some(file.into()).filter(|path: &PathBuf| path.is_file()));
+        match (is_there, asked) {
+            (Some(path), _) => path.display().to_string(),
+            (None, Some(name)) => format!("{variable}={} is not found", name.escape_debug()),
+            (None, None) => "NCCL's own".into(),
+        }
+    };
+    let (net, tuner) = (plugin("net", "NCCL_NET_PLUGIN"), plugin("tuner", "NCCL_TUNER_PLUGIN"));
+    found("nccl plug-ins", format!("network: {net}; tuner: {tuner}"))
 }
 
 /// The finding about the CUDA driver, its devices and the compiler, looked up as the kernels do.

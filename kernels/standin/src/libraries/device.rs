@@ -108,6 +108,10 @@ entries! {
         let (from, to) = (device(from)?, device(to)?);
         put(place, c_int::from(from != to && here().options.peers))
     }
+    cuDeviceGetP2PAttribute(place: *mut c_int, _which: c_int, from: c_int, to: c_int) "access and atomics as the options say" {
+        let (from, to) = (device(from)?, device(to)?);
+        put(place, c_int::from(from != to && here().options.peers))
+    }
     cuDevicePrimaryCtxRetain(place: *mut u64, of: c_int)
     "one context per device, counted; refused where another process holds an exclusive device" {
         let device = device(of)?;

@@ -18,6 +18,7 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         cuDeviceTotalMem_v2(_, _),
         cuDeviceGetUuid_v2(_, _),
         cuDeviceCanAccessPeer(_, _, _),
+        cuDeviceGetP2PAttribute(_, _, _, _),
         cuDevicePrimaryCtxRetain(_, _),
         cuDevicePrimaryCtxRelease_v2(_),
         cuCtxSetCurrent(_),
