@@ -92,6 +92,18 @@ fn on_clock(machine: &SimulatedRanks) -> World {
     world.faults(machine.faults.clone()).timeline().any()
 }
 
+/// Binds this process, if its rank computes on a GPU, to the cores near the GPU.
+fn bind(config: &Config, comm: &Communicator) -> allfold_trainer::Result<()> {
+    let gpus = allfold_trainer::cuda::open(config)?;
+    #[cfg(feature = "cuda")]
+    if let (Some(gpus), RankDevice::Cuda(_)) = (&gpus, config.device_of(comm.rank().index())?) {
+        let device = allfold_trainer::cuda::device_of(config, comm, &**gpus)?;
+        near_gpu::bind_rank(&**gpus, device, comm.rank());
+    }
+    let _ = (gpus, comm);
+    Ok(())
+}
+
 /// Trains on any data; `bar` moves with rank 0's steps.
 ///
 /// # Errors
@@ -118,11 +130,9 @@ pub fn run_on(
     let waits = collector.as_ref();
     let one = |config: &Config, comm: &Communicator| -> OfRank {
         let first = comm.rank().0 == 0;
-        let events = if first { events.lock().ok() } else { None };
-        let follow = if first { follow.lock().ok() } else { None };
+        let (events, follow) = if first { (events.lock().ok(), follow.lock().ok()) } else { (None, None) };
         let bar = first.then_some((bar, None));
         let (steps, profile) = (Vec::new(), RankProfile::default());
-        let stop = stopping.as_deref().map(RankStop::of);
         let mut watch = Watch {
             comm,
             config,
@@ -136,19 +146,13 @@ pub fn run_on(
             waits,
             schedule,
             profile,
-            stop,
+            stop: stopping.as_deref().map(RankStop::of),
         };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, (watch.steps, watch.profile)))
     };
     let alone = |config: &Config, comm: &Communicator| {
-        #[cfg(feature = "cuda")]
-        if let (Some(gpus), RankDevice::Cuda(_)) =
-            (allfold_trainer::cuda::open(config)?, config.device_of(comm.rank().index())?)
-        {
-            let device = allfold_trainer::cuda::device_of(config, comm, &*gpus)?;
-            near_gpu::bind_rank(&*gpus, device, comm.rank());
-        }
+        bind(config, comm)?;
         let (result, (steps, profile)) = one(config, comm)?;
         Ok(Trained {
             batch: samples_of_rank(config, comm.size(), data.len())?,
@@ -175,11 +179,10 @@ pub fn run_on(
         let end = timeline.iter().map(|done| done.end).max().unwrap_or_default();
         machine.faults.late(end).for_each(|note| tracing::info!("{note}"));
     }
-    let ranks = report.results().map_err(CommandError::from)?;
-    let (results, records): (Vec<TrainResult>, Vec<_>) = ranks.into_iter().unzip();
+    let ended = report.results().map_err(CommandError::from)?;
+    let (results, records): (Vec<TrainResult>, Vec<_>) = ended.into_iter().unzip();
     let (steps, profiles) = records.into_iter().unzip();
     let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
-    let ranks = place.ranks();
     let waiting = collector.map(WaitCollector::finish).unwrap_or_default();
     let batch = samples_of_rank(config, ranks, data.len())?;
     Ok(Trained { result, steps, profiles, waiting, timeline, ranks, batch, device, on_gpus })

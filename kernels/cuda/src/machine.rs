@@ -120,6 +120,13 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn stream(&self, device: usize) -> Result<CudaStream>;
+    /// Creates a stream whose kernels are scheduled before those of other streams, if the machine has priorities.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn urgent_stream(&self, device: usize) -> Result<CudaStream> {
+        self.stream(device)
+    }
     /// Destroys a stream that is no longer used. Work queued on the stream still runs.
     fn retire_stream(&self, stream: CudaStream) {
         let _ = stream;
@@ -206,6 +213,13 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn record(&self, stream: CudaStream) -> Result<CudaEvent>;
+    /// Records an event without a time, which orders work for less.
+    ///
+    /// # Errors
+    /// The driver's error.
+    fn mark(&self, stream: CudaStream) -> Result<CudaEvent> {
+        self.record(stream)
+    }
     /// Records an existing event again, at a new point of a stream. No work may still wait for the event's earlier point.
     ///
     /// # Errors

@@ -223,8 +223,22 @@ impl Queue {
                 machine.devices()
             )));
         }
-        let stream = Arc::new(OwnStream { machine: machine.clone(), stream: machine.stream(device)? });
-        Ok(Queue { machine, device, stream, pool: None })
+        let stream = machine.stream(device)?;
+        Ok(Queue::on(machine, device, stream))
+    }
+
+    /// A queue on a new stream of a device, whose kernels are scheduled before those of other queues.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn urgent(machine: Arc<dyn CudaMachine>, device: usize) -> Result<Queue> {
+        let stream = machine.urgent_stream(device)?;
+        Ok(Queue::on(machine, device, stream))
+    }
+
+    fn on(machine: Arc<dyn CudaMachine>, device: usize, stream: CudaStream) -> Queue {
+        let stream = Arc::new(OwnStream { machine: machine.clone(), stream });
+        Queue { machine, device, stream, pool: None }
     }
 
     /// This queue with a pool: memory that the queue frees is reused by its next allocations, and is returned to the driver when every
@@ -341,6 +355,15 @@ impl Queue {
     /// The driver's error.
     pub fn record(&self) -> Result<Mark> {
         let event = self.machine.record(self.stream())?;
+        Ok(Mark(Arc::new(OwnEvent { machine: self.machine.clone(), event })))
+    }
+
+    /// A mark behind all work that has been queued, for [`Queue::wait`] alone: it has no time.
+    ///
+    /// # Errors
+    /// The driver's error.
+    pub fn mark(&self) -> Result<Mark> {
+        let event = self.machine.mark(self.stream())?;
         Ok(Mark(Arc::new(OwnEvent { machine: self.machine.clone(), event })))
     }
 

@@ -6,10 +6,12 @@
 //! | `training` | `train --device cuda`: losses as on the host, the exchange that is named, ranks that die, stop or are late |
 //! | `scaling` | `scale` over the ranks of a job |
 //! | `faults` | each command with a rank that is killed, stopped or late, on one host and as two nodes |
+//! | `documents` | the output that the page on GPU nodes shows |
 //! | `bad_input` | what is wrong is one line on rank 0 |
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod bad_input;
+mod documents;
 mod faults;
 mod measuring;
 mod scaling;

@@ -43,8 +43,9 @@ struct Opening<'o> {
 }
 
 impl Opening<'_> {
+    /// A stream for sums and messages, which other ranks wait for: they come before this rank's computation.
     fn stream(self) -> Result<Queue> {
-        Ok(Queue::new(self.queue.machine().clone(), self.queue.device())?.pooled())
+        Ok(Queue::urgent(self.queue.machine().clone(), self.queue.device())?.pooled())
     }
 
     /// The group of the ranks of a communicator that was split off, if this rank is among them.

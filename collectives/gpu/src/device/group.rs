@@ -115,7 +115,7 @@ impl<'a> DeviceGroup<'a> {
     ) -> Result<DeviceGroup<'a>> {
         let grouped = comm.into();
         let comm: &Communicator = &grouped;
-        let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
+        let marks = (queue.mark().map_err(failed)?, queue.mark().map_err(failed)?);
         let why = match way {
             ReducePath::Auto if comm.size() > 1 => unfit(comm, &queue)?,
             _ => None,

@@ -139,7 +139,7 @@ impl Run<'_> {
                     moved += 2 * to.len() as u64;
                 }
                 aside[rank] = true;
-                progress.last[rank] = Some(queues[rank].record().map_err(failed)?);
+                progress.last[rank] = Some(queues[rank].mark().map_err(failed)?);
             }
         }
         // Reads wait for the other ranks' writes of earlier rounds. Writes of this round do not overlap what is read.
@@ -182,7 +182,7 @@ impl Run<'_> {
                 }
                 .map_err(failed)?;
             }
-            let done = queue.record().map_err(failed)?;
+            let done = queue.mark().map_err(failed)?;
             progress.last[rank] = Some(done.clone());
             if peer.index() != rank {
                 progress.readers[peer.index()].insert(rank, done);

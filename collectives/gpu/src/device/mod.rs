@@ -84,7 +84,7 @@ impl DeviceRanks {
         let devices = machine.devices();
         reachable(&*machine, 0..devices.min(ranks as usize))?;
         let queues = (0..ranks as usize).map(|rank| queue(rank % devices)).collect::<Result<Vec<_>>>()?;
-        let marks = (main.record().map_err(failed)?, main.record().map_err(failed)?);
+        let marks = (main.mark().map_err(failed)?, main.mark().map_err(failed)?);
         Ok(DeviceRanks { machine, main, queues, captured: BTreeMap::new(), marks })
     }
 
@@ -138,7 +138,7 @@ impl DeviceRanks {
         // Work that was queued on a rank's own stream, such as the copy of the rank's data, comes first.
         for queue in &self.queues {
             if !self.machine.idle(queue.stream()).map_err(failed)? {
-                self.main.wait(&queue.record().map_err(failed)?).map_err(failed)?;
+                self.main.wait(&queue.mark().map_err(failed)?).map_err(failed)?;
             }
         }
         let (from, to) = &self.marks;

@@ -97,7 +97,7 @@ impl<'a> DeviceMessages<'a> {
         deadline: Duration,
     ) -> Result<DeviceMessages<'a>> {
         let comm = comm.into();
-        let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
+        let marks = (queue.mark().map_err(failed)?, queue.mark().map_err(failed)?);
         let over = match path {
             ReducePath::Nccl | ReducePath::Scheduled => Over::Nccl(Box::new(join(&comm, &queue, deadline)?)),
             ReducePath::Device => Over::Device,
@@ -142,7 +142,7 @@ impl<'a> DeviceMessages<'a> {
                 SentBy::Nccl
             }
             Over::Device => {
-                let number = show(after.record().map_err(failed)?);
+                let number = show(after.mark().map_err(failed)?);
                 let message = vec![data.address() as i64, data.device() as i64, data.len() as i64, number];
                 SentBy::Device(self.comm.send_async(message.into(), to)?)
             }

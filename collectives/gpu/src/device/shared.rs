@@ -105,7 +105,7 @@ impl Shared {
     pub fn new(comm: &Communicator, queue: &Queue, ready: &Mark) -> Result<Shared> {
         static NUMBERS: AtomicI64 = AtomicI64::new(0);
         let shown = || lock(&SHOWN);
-        let (done, mine) = (queue.record().map_err(failed)?, NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let (done, mine) = (queue.mark().map_err(failed)?, NUMBERS.fetch_add(1, Ordering::Relaxed));
         shown().insert(mine, [ready.clone(), done.clone()]);
         let mut all = vec![0i64; comm.size() as usize];
         let told = comm.all_gather(&[mine], &mut all);

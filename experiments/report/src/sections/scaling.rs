@@ -40,23 +40,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         fact(Question::Trust, format!("up to x{} off", format::number(off)), text.into(), None)
     }));
 
-    let mut tables = Vec::new();
-    if !measured.is_empty() {
-        tables.push(table("Measured on this machine; steps that warm up are not counted", &measured));
-    }
-    if !single.is_empty() {
-        let points: Vec<&MeasuredScale> = single.iter().flatten().collect();
-        tables.push(table(
-            "Measured by single training runs of equal network, device, strategy and samples",
-            &points,
-        ));
-    }
-    if !simulated.is_empty() {
-        tables.push(table(
-            "Simulated: sim computes with real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
-            &simulated,
-        ));
-    }
+    let tables = tables(&measured, &single, &simulated);
     let mut plots = scaling_curves::plots(&measured, &simulated)?;
     for curve in &single {
         plots.extend(scaling_curves::plots(&curve.iter().collect::<Vec<_>>(), &[])?);
@@ -91,6 +75,32 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     });
     let answer = answered.map(|point| answer(point, &simulated));
     Ok(Some(Part { answer, facts, limits: limits.into_iter().collect(), section }))
+}
+
+/// The tables of all points: measured, of single runs, simulated.
+fn tables(
+    measured: &[&MeasuredScale],
+    single: &[Vec<MeasuredScale>],
+    simulated: &[&SimulatedScale],
+) -> Vec<ReportTable> {
+    let mut tables = Vec::new();
+    if !measured.is_empty() {
+        tables.push(table("Measured on this machine; steps that warm up are not counted", measured));
+    }
+    if !single.is_empty() {
+        let points: Vec<&MeasuredScale> = single.iter().flatten().collect();
+        tables.push(table(
+            "Measured by single training runs of equal network, device, strategy and samples",
+            &points,
+        ));
+    }
+    if !simulated.is_empty() {
+        tables.push(table(
+            "Simulated: sim computes with real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
+            simulated,
+        ));
+    }
+    tables
 }
 
 /// The point that the first line is about: a network that users know by name comes first, then a point that fits in memory, then 64

@@ -1,7 +1,7 @@
 //! The driver, its devices and NVIDIA's libraries.
 
 use super::finding::{found, missing};
-use super::library;
+use super::search::library;
 use crate::measure::near_gpu;
 use allfold_cuda::{PeerLink, ProbedDevice};
 use allfold_report::records::DoctorFinding;

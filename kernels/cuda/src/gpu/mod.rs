@@ -95,6 +95,26 @@ impl Gpu {
         }
     }
 
+    /// Keeps a new stream of a device.
+    fn kept(&self, device: usize, stream: sys::CUstream) -> CudaStream {
+        let own = OwnStream { device, handle: Handle(stream), ring: Mutex::default() };
+        CudaStream(self.streams.add(Arc::new(own)))
+    }
+
+    /// A new event with these flags, recorded on a stream.
+    fn recorded(&self, stream: CudaStream, flags: sys::CUevent_flags) -> Result<CudaEvent> {
+        let device = self.own(stream)?.device;
+        let stream = self.at(stream)?;
+        let event = driver("make an event", result::event::create(flags))?;
+        // SAFETY: the event and the stream are live.
+        if let Err(error) = driver("record an event", unsafe { result::event::record(event, stream) }) {
+            // SAFETY: the event was made above, and no other code holds it.
+            let _ = unsafe { result::event::destroy(event) };
+            return Err(error);
+        }
+        Ok(CudaEvent(self.events.add((device, Handle(event)))))
+    }
+
     fn destroy_stream(&self, own: &OwnStream) {
         self.destroy(own.device, || {
             if let Some(ring) = lock(&own.ring).take() {
@@ -145,8 +165,20 @@ impl CudaMachine for Gpu {
         self.enter(device)?;
         let stream =
             driver("make a stream", result::stream::create(result::stream::StreamKind::NonBlocking))?;
-        let own = OwnStream { device, handle: Handle(stream), ring: Mutex::default() };
-        Ok(CudaStream(self.streams.add(Arc::new(own))))
+        Ok(self.kept(device, stream))
+    }
+
+    fn urgent_stream(&self, device: usize) -> Result<CudaStream> {
+        self.enter(device)?;
+        let (mut least, mut greatest, mut stream) = (0, 0, std::ptr::null_mut());
+        // SAFETY: the call writes two integers.
+        let range = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        driver("tell its priorities", range.result())?;
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the call writes one handle.
+        let made = unsafe { sys::cuStreamCreateWithPriority(&mut stream, flags, greatest) };
+        driver("make a stream", made.result())?;
+        Ok(self.kept(device, stream))
     }
 
     fn retire_stream(&self, stream: CudaStream) {
@@ -280,16 +312,11 @@ impl CudaMachine for Gpu {
     }
 
     fn record(&self, stream: CudaStream) -> Result<CudaEvent> {
-        let device = self.own(stream)?.device;
-        let stream = self.at(stream)?;
-        let event = driver("make an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?;
-        // SAFETY: the event and the stream are live.
-        if let Err(error) = driver("record an event", unsafe { result::event::record(event, stream) }) {
-            // SAFETY: the event was made above, and no other code holds it.
-            let _ = unsafe { result::event::destroy(event) };
-            return Err(error);
-        }
-        Ok(CudaEvent(self.events.add((device, Handle(event)))))
+        self.recorded(stream, sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn mark(&self, stream: CudaStream) -> Result<CudaEvent> {
+        self.recorded(stream, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
     fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()> {

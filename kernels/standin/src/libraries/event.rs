@@ -8,6 +8,9 @@ use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_uint;
 use std::sync::Arc;
 
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: c_uint = 2;
+
 /// The ticket of an event's last recording; `None` if the event was never recorded.
 fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>>, Code> {
     match &here.event(event, call)?.last {
@@ -18,11 +21,11 @@ fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>
 }
 
 entries! {
-    cuEventCreate(place: *mut u64, _flags: c_uint) "of the current context" {
+    cuEventCreate(place: *mut u64, flags: c_uint) "of the current context" {
         let mut here = here();
         let context = here.current()?;
         let handle = here.handle();
-        here.events.insert(handle, CudaEvent { context, last: Recorded::Never });
+        here.events.insert(handle, CudaEvent { context, timed: flags & DISABLE_TIMING == 0, last: Recorded::Never });
         put(place, handle)
     }
     cuEventDestroy_v2(event: u64) "returns at once; streams that already wait for the event still do" {
@@ -48,8 +51,11 @@ entries! {
             _ => Ok(()),
         }
     }
-    cuEventElapsedTime_v2(place: *mut f32, from: u64, to: u64) "both recorded and happened, of one context" {
+    cuEventElapsedTime_v2(place: *mut f32, from: u64, to: u64) "both recorded and happened, of one context, and with times" {
         let mut here = here();
+        if !here.event(from, "cuEventElapsedTime")?.timed || !here.event(to, "cuEventElapsedTime")?.timed {
+            return Err(Code::CUDA_ERROR_INVALID_HANDLE);
+        }
         if here.event(from, "cuEventElapsedTime")?.context != here.event(to, "cuEventElapsedTime")?.context {
             return Err(Code::CUDA_ERROR_INVALID_HANDLE);
         }

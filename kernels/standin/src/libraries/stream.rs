@@ -8,15 +8,30 @@ use cudarc::driver::sys::CUresult as Code;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
+/// Creates a stream of the current context.
+fn create(place: *mut u64) -> Result<(), Code> {
+    let mut here = here();
+    let context = here.current()?;
+    let (handle, seed) = (here.handle(), here.options.seed);
+    let (queue, wake) = (Default::default(), Arc::default());
+    here.streams.insert(handle, CudaStream { context, queue, busy: false, dead: false, wake, capture: None });
+    work::begin(handle, seed);
+    put(place, handle)
+}
+
 entries! {
+    cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) "as NVIDIA's GPUs: the greatest is the lowest number" {
+        put(least, 0)?;
+        put(greatest, -5)
+    }
+    cuStreamCreateWithPriority(place: *mut u64, _flags: c_uint, priority: c_int) "as cuStreamCreate; the priority changes no order" {
+        match priority {
+            -5..=0 => create(place),
+            _ => Err(Code::CUDA_ERROR_INVALID_VALUE),
+        }
+    }
     cuStreamCreate(place: *mut u64, _flags: c_uint) "of the current context; a thread of its own runs its work in order" {
-        let mut here = here();
-        let context = here.current()?;
-        let (handle, seed) = (here.handle(), here.options.seed);
-        let (queue, wake) = (Default::default(), Arc::default());
-        here.streams.insert(handle, CudaStream { context, queue, busy: false, dead: false, wake, capture: None });
-        work::begin(handle, seed);
-        put(place, handle)
+        create(place)
     }
     cuStreamDestroy_v2(stream: u64) "returns at once; queued work still runs; the handle becomes invalid" {
         let mut here = here();

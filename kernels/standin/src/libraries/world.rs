@@ -45,6 +45,8 @@ pub(super) enum Recorded {
 
 pub(super) struct CudaEvent {
     pub context: u64,
+    /// Whether the event has a time.
+    pub timed: bool,
     pub last: Recorded,
 }
 

@@ -44,6 +44,8 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
     functions!(
         all,
         cuStreamCreate(_, _),
+        cuStreamCreateWithPriority(_, _, _),
+        cuCtxGetStreamPriorityRange(_, _),
         cuStreamDestroy_v2(_),
         cuStreamSynchronize(_),
         cuStreamQuery(_),

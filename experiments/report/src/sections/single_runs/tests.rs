@@ -1,7 +1,7 @@
 //! Curves from records of single runs.
 
 use super::*;
-use crate::records::{Breakdown, TrainingEnd, Setup, Stamp, line};
+use crate::records::{Breakdown, Setup, Stamp, TrainingEnd, line};
 
 fn ended(strategy: &str, ranks: u32, batch: u64, samples_per_s: f64) -> String {
     let end = TrainingEnd {
