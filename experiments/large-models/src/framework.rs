@@ -3,6 +3,7 @@
 use crate::job::{Framework, OperandPrecision, TrainingJob};
 use crate::layout::Sharding;
 use crate::parameters::Physical;
+use allfold_sim::machines::Generation;
 
 /// The properties of a framework on which the time of a step depends, from its documentation and code.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Traits {
     pub(crate) uneven: Physical,
     /// Whether the output layer's loss is one fused kernel.
     pub(crate) fused_loss: bool,
+    /// Whether the products of all experts of a rank are one kernel together with casts and activations, and a graph launches the step.
+    pub(crate) fused_experts: bool,
 }
 
 const MEGATRON: Traits = Traits {
@@ -55,6 +58,7 @@ const MEGATRON: Traits = Traits {
     unstated: None,
     uneven: Physical::Uneven,
     fused_loss: false,
+    fused_experts: false,
 };
 
 const PYTORCH: Traits = Traits {
@@ -140,6 +144,7 @@ impl Traits {
     pub(crate) fn of_job(job: &TrainingJob) -> Traits {
         let mut traits = Traits::of(job.framework);
         traits.fused_attention &= !job.details.unfused_attention && !lacks_sinks(job);
+        traits.fused_experts = fuses_experts(job);
         traits.hides_gradients &= !job.details.no_overlap;
         traits.single_nic &= matches!(job.layout.sharding, Sharding::Zero2 | Sharding::Zero3);
         if job.details.pure_16_bit {
@@ -162,6 +167,17 @@ const SINKS: u32 = 2026 * 12 + 5;
 fn lacks_sinks(job: &TrainingJob) -> bool {
     let early = job.release.is_some_and(|release| release < SINKS);
     job.framework == Framework::MegatronBridge && early && is_gpt_oss(job)
+}
+
+/// The release of Megatron-Bridge (years x 12 + month) from which its recipes of mixtures on Blackwell have one kernel for the products of
+/// all experts, and a graph of the whole step (release notes of 0.5.1, 2026: DeepSeek-V3 and Qwen3; not yet for GPT-OSS).
+const FUSED_EXPERTS: u32 = 2026 * 12 + 6;
+
+fn fuses_experts(job: &TrainingJob) -> bool {
+    let late = job.release.is_some_and(|release| release >= FUSED_EXPERTS);
+    let bridge = job.framework == Framework::MegatronBridge && job.precision == OperandPrecision::Mxfp8;
+    let plain = job.model.experts.is_some() && job.model.hybrid.is_none() && !is_gpt_oss(job);
+    late && bridge && plain && job.cluster.generation == Generation::Blackwell
 }
 
 /// Whether the model is GPT-OSS, whose attention has sinks and windows.

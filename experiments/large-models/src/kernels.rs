@@ -29,6 +29,8 @@ pub(crate) struct Speeds {
     grouped: f64,
     /// Whether operands are cast to FP8 or FP4 first.
     narrow: bool,
+    /// Whether all experts' products are one kernel with its casts.
+    fused_experts: bool,
     /// Multiprocessors.
     cores: f64,
 }
@@ -108,6 +110,7 @@ impl Speeds {
             operand: if narrow { 1.0 } else { 2.0 },
             grouped: p.at(if narrow { P::GroupedFp8 } else { P::Grouped }),
             narrow,
+            fused_experts: traits.fused_experts,
             cores: f64::from(cluster.cores),
         }
     }
@@ -122,7 +125,7 @@ impl Speeds {
         };
         let waves = if of.grouped { 1.0 } else { self.waves(of) };
         let one = self.roofline(of, self.blocks * speed * waves, self.operand);
-        of.times * (one + if of.grouped { p.at(P::Expert) } else { 0.0 })
+        of.times * (one + if of.grouped && !self.fused_experts { p.at(P::Expert) } else { 0.0 })
     }
 
     /// The speed at which a product's tiles pass over the multiprocessors in whole waves, of the tiles that do best; small ones load their
@@ -149,7 +152,7 @@ impl Speeds {
 
     /// Seconds to cast the operands of a product and its gradients; weights once a step of `micro_batches`.
     pub(crate) fn cast(&self, of: &Product, micro_batches: f64) -> f64 {
-        if !self.narrow {
+        if !self.narrow || of.grouped && self.fused_experts {
             return 0.0;
         }
         3.0 * of.times * (of.m * (of.k + of.n) + of.k * of.n / micro_batches) / self.memory

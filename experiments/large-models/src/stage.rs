@@ -117,12 +117,14 @@ impl Stage {
     }
 
     /// Bytes of activations that the kernels between products read and write, if each fused kernel did so once; forward.
-    pub(crate) fn element_bytes(&self, job: &TrainingJob) -> f64 {
+    pub(crate) fn element_bytes(&self, job: &TrainingJob, fused_experts: bool) -> f64 {
         let model = &job.model;
         let shared = if job.layout.sequence_parallel { self.tensor } else { 1.0 };
         let norms = 10.0 * self.hidden * self.tokens * self.blocks() / shared;
-        let experts =
-            model.experts.map_or(0.0, |experts| f64::from(experts.top_k * experts.ffn + experts.shared_ffn));
+        let routed = if fused_experts { 0 } else { 1 };
+        let experts = model
+            .experts
+            .map_or(0.0, |experts| f64::from(routed * experts.top_k * experts.ffn + experts.shared_ffn));
         let inner = experts * self.mixtures + f64::from(model.ffn) * self.dense;
         let activations = (if model.gated { 6.0 } else { 4.0 }) * inner;
         // A state-space mixer convolves, gates and norms what its first product gives.

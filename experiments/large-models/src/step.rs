@@ -15,94 +15,64 @@ use crate::layout::{Recompute, Sharding};
 use crate::parameters::{Physical as P, StepParameters};
 use crate::stage::Stage;
 
-/// The parts of a step in seconds; their sum is the step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct StepTime {
+macro_rules! parts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The parts of a step in seconds; their sum is the step.
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct StepTime { $($(#[$doc])* pub $name: f64,)* }
+
+        impl StepTime {
+            /// The names of the parts.
+            pub const PARTS: [&str; 18] = [$(stringify!($name),)*];
+
+            /// The parts in seconds, in the order of [`StepTime::PARTS`].
+            pub fn parts(&self) -> [f64; 18] {
+                [$(self.$name,)*]
+            }
+        }
+    };
+}
+
+parts! {
     /// Products of the blocks.
-    pub products: f64,
+    products,
     /// Attention's scores and values.
-    pub attention: f64,
+    attention,
     /// Kernels between products: norms, activations, permutations.
-    pub elements: f64,
+    elements,
     /// Casts to FP8 and FP4.
-    pub casts: f64,
+    casts,
     /// What the host's launches take longer than their kernels.
-    pub launches: f64,
+    launches,
     /// What is computed again before the backward pass.
-    pub recomputation: f64,
+    recomputation,
     /// Output layer and loss.
-    pub head: f64,
+    head,
     /// What the slowest stage takes longer than the average one.
-    pub uneven: f64,
+    uneven,
     /// Exchanges of the tensor axis that are not hidden.
-    pub tensor: f64,
+    tensor,
     /// Exchanges of keys and values that are not hidden.
-    pub context: f64,
+    context,
     /// All-to-all of experts.
-    pub experts: f64,
+    experts,
     /// Gathers and scatters of sharded parameters that are not hidden.
-    pub sharding: f64,
+    sharding,
     /// Idle time of a stage while the pipeline fills and drains.
-    pub bubble: f64,
+    bubble,
     /// Messages between stages.
-    pub messages: f64,
+    messages,
     /// Exchange of gradients that is not hidden.
-    pub data: f64,
+    data,
     /// The optimiser.
-    pub optimizer: f64,
+    optimizer,
     /// A step's time beside all that.
-    pub fixed: f64,
+    fixed,
     /// What the slowest of all ranks takes longer than the average one.
-    pub stragglers: f64,
+    stragglers,
 }
 
 impl StepTime {
-    /// The names of the parts.
-    pub const PARTS: [&str; 18] = [
-        "products",
-        "attention",
-        "elements",
-        "casts",
-        "launches",
-        "recomputation",
-        "head",
-        "uneven",
-        "tensor",
-        "context",
-        "experts",
-        "sharding",
-        "bubble",
-        "messages",
-        "data",
-        "optimizer",
-        "fixed",
-        "stragglers",
-    ];
-
-    /// The parts in seconds, in the order of [`StepTime::PARTS`].
-    pub fn parts(&self) -> [f64; 18] {
-        [
-            self.products,
-            self.attention,
-            self.elements,
-            self.casts,
-            self.launches,
-            self.recomputation,
-            self.head,
-            self.uneven,
-            self.tensor,
-            self.context,
-            self.experts,
-            self.sharding,
-            self.bubble,
-            self.messages,
-            self.data,
-            self.optimizer,
-            self.fixed,
-            self.stragglers,
-        ]
-    }
-
     /// The seconds of the step.
     pub fn total(&self) -> f64 {
         self.parts().iter().sum()
@@ -146,7 +116,7 @@ pub fn step(job: &TrainingJob, p: &StepParameters) -> StepTime {
     let [forward, backward] = passes(job, &stage, &traits, &speeds, p);
     let again = recomputed(job, &traits, &forward, p);
     let computed = forward.total() + backward.total() + again;
-    let host = launches(job, &traits, stage.layers, p);
+    let host = launches(job, &traits, &stage, p);
     let busy = slower(computed, host);
     // Where the host is slower than its kernels the exchanges have as much longer to hide.
     let stretch = busy / computed;
@@ -218,7 +188,7 @@ fn passes(
     }
     let [flops, scores] = stage.attention_work(job);
     let [attention, attention_back] = speeds.attention(flops, scores, traits, p);
-    let elements = (p.at(traits.passes) * stage.element_bytes(job)
+    let elements = (p.at(traits.passes) * stage.element_bytes(job, traits.fused_experts)
         + p.at(P::PassesPermutation) * stage.permuted_bytes(job))
         / speeds.memory;
     let [tensor, context, experts] = exchanges::of_micro_batch(job, stage, traits, p);
@@ -252,19 +222,21 @@ fn recomputed(job: &TrainingJob, traits: &Traits, forward: &Pass, p: &StepParame
         + experts * forward.experts
 }
 
-/// Seconds that the host needs to launch the kernels of a stage's micro-batch.
-fn launches(job: &TrainingJob, traits: &Traits, layers: f64, p: &StepParameters) -> f64 {
-    let layer = match (job.model.experts, traits.eager) {
-        (Some(_), _) => p.at(P::HostExperts),
-        (None, true) => p.at(P::HostDense),
-        (None, false) => 0.5 * p.at(P::HostDense),
-    };
+/// Seconds that the host needs to launch the kernels of a stage's micro-batch. For experts that drop no tokens it waits for the numbers of
+/// tokens of each, and cannot run ahead of the GPU; with a capacity these numbers are fixed (Megatron-core's guide of mixtures).
+fn launches(job: &TrainingJob, traits: &Traits, stage: &Stage, p: &StepParameters) -> f64 {
+    let dense = if traits.eager { 1.0 } else { 0.5 } * p.at(P::HostDense);
+    let mixture = if job.details.token_drop { dense } else { p.at(P::HostExperts) };
+    if traits.fused_experts {
+        return 0.0;
+    }
+    let layer = if job.model.experts.is_some() { mixture } else { dense };
     let again = match job.layout.recompute {
         Recompute::Full => 0.4,
         Recompute::Selective if traits.selective[0] > 0.0 => 0.4,
         _ => 0.0,
     };
-    layer * layers * (1.0 + again)
+    layer * stage.layers * (1.0 + again)
 }
 
 /// Seconds of gathers and scatters of a micro-batch that its passes do not hide, and what hidden ones take from them.

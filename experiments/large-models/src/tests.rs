@@ -161,6 +161,31 @@ fn what_a_run_states_goes_before_its_frameworks_usual_way() {
 }
 
 #[test]
+fn what_is_known_ahead_and_what_is_fused_takes_time_from_experts() {
+    let with = |release: Option<u32>, token_drop: bool| {
+        let job = changed(|job| {
+            job.cluster = Cluster::of("B200", 8, None).unwrap();
+            (job.framework, job.precision) = (Framework::MegatronBridge, OperandPrecision::Mxfp8);
+            (job.release, job.details.token_drop) = (release, token_drop);
+            (job.layout.gpus, job.layout.expert, job.layout.global_batch) = (8, 8, 64);
+            let small = RoutedExperts { count: 64, top_k: 4, ffn: 512, ..of_jobs() };
+            job.model.experts = Some(small);
+        });
+        step(&job, &StepParameters::published())
+    };
+    let [dropless, early] = [None, Some(2026 * 12 + 5)].map(|release| with(release, false));
+    assert_eq!(dropless, early);
+    // The host waits for the numbers of tokens, unless a capacity fixes them.
+    let dropped = with(None, true);
+    assert!(dropless.launches > 0.0 && dropped.launches < dropless.launches);
+    assert_eq!(dropped.products, dropless.products);
+    let fused = with(Some(2026 * 12 + 6), false);
+    assert_eq!(fused.launches, 0.0);
+    assert!(fused.products < dropless.products && fused.casts < dropless.casts);
+    assert!(fused.elements < dropless.elements);
+}
+
+#[test]
 fn a_pipeline_waits_for_its_other_stages_once_a_step() {
     let pipeline = |micro_batches: u32, chunks: u32| {
         let job = changed(|job| {
@@ -235,6 +260,11 @@ fn one_gpu_and_one_product_heavy_layer_is_the_roofline() {
     assert_eq!([found.sharding, found.bubble, found.messages, found.data], [0.0; 4]);
 }
 
+fn of_jobs() -> RoutedExperts {
+    let (count, top_k, ffn) = (32, 4, 2048);
+    RoutedExperts { count, top_k, ffn, shared_ffn: 0, dense_layers: 0, input: None, most_nodes: None }
+}
+
 /// Jobs of every kind.
 fn jobs() -> Vec<TrainingJob> {
     let mut jobs = Vec::new();
@@ -257,16 +287,7 @@ fn jobs() -> Vec<TrainingJob> {
                         (layout.global_batch, layout.recompute) = (128, Recompute::Selective);
                         if experts {
                             layout.expert = 16;
-                            let (count, top_k, ffn) = (32, 4, 2048);
-                            job.model.experts = Some(RoutedExperts {
-                                count,
-                                top_k,
-                                ffn,
-                                shared_ffn: 0,
-                                dense_layers: 0,
-                                input: None,
-                                most_nodes: None,
-                            });
+                            job.model.experts = Some(of_jobs());
                         }
                     }));
                 }
