@@ -13,6 +13,7 @@ use crate::measure::near_gpu;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
+use allfold_report::format::counted;
 use allfold_report::records::WaitingByStep;
 #[cfg(feature = "cuda")]
 use allfold_trainer::config::RankDevice;
@@ -120,7 +121,8 @@ pub fn run_on(
     let ranks = place.ranks();
     let in_one_process = !place.is_one_rank();
     if in_one_process {
-        memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
+        let what = format!("the models of {}", counted(ranks as usize, "rank"));
+        memory::require(each.checked_mul(u64::from(ranks)), &what)?;
     }
     // Rank 0 alone writes events and calls `follow`, in each epoch of an elastic world.
     let (events, follow) = (Mutex::new(noted.events), Mutex::new(noted.follow));

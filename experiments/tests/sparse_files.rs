@@ -1,0 +1,134 @@
+//! Sparse files of data and weights: a good header, and behind it a hole of more bytes than memory has. Each reader refuses the file by
+//! one line, within a limit on memory that reading the hole would exceed.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+#![cfg(target_os = "linux")]
+
+mod common;
+
+use common::folder;
+use std::fs::{self, File};
+use std::process::Command;
+
+const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+const HOLE: u64 = 64 << 30;
+
+fn npy(dtype: &str, shape: &str) -> Vec<u8> {
+    let header = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({shape},), }}\n");
+    [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()].concat()
+}
+
+/// The header of a safetensors file of one row of zeros per entry of `sizes`: name and bytes.
+fn safetensors(sizes: &[(&str, u64)], rows: u64) -> Vec<u8> {
+    let mut at = 0;
+    let entries = sizes.iter().map(|(name, bytes)| {
+        let (begin, shape) =
+            (at, if *bytes == rows { format!("[{rows}]") } else { format!("[{rows},{}]", bytes / rows) });
+        at += bytes;
+        format!(r#""{name}":{{"dtype":"U8","shape":{shape},"data_offsets":[{begin},{at}]}}"#)
+    });
+    let header = format!("{{{}}}", entries.collect::<Vec<_>>().join(","));
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat()
+}
+
+fn idx(sizes: &[u32]) -> Vec<u8> {
+    let bytes = sizes.iter().flat_map(|size| size.to_be_bytes());
+    [0, 0, 8, sizes.len() as u8].into_iter().chain(bytes).collect()
+}
+
+#[test]
+fn holes_behind_good_headers_are_refused_by_every_reader() {
+    let folder = folder();
+    let place = folder.path().display().to_string();
+    let rows = HOLE / 64;
+    let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\xff\xff\0\0\xff\xff\x08\x02\0\0\0";
+    let too_large = "GiB are available; take fewer samples";
+    // The data set; its files, with their first bytes and the length of the hole; what the refusal says.
+    type Files = Vec<(&'static str, Vec<u8>, u64)>;
+    let sets: [(&str, Files, &str); 8] = [
+        (
+            "arrays",
+            vec![
+                ("train_x.npy", npy("|u1", &format!("{rows}, 64")), HOLE),
+                ("train_y.npy", npy("|u1", &rows.to_string()), rows),
+            ],
+            too_large,
+        ),
+        (
+            "arrays",
+            vec![
+                ("train_x.npy", npy("<f4", &format!("4, {}", HOLE / 16)), HOLE),
+                ("train_y.npy", npy("|u1", "4"), 4),
+            ],
+            too_large,
+        ),
+        (
+            "arrays",
+            vec![("train.safetensors", safetensors(&[("x", HOLE), ("y", rows)], rows), HOLE + rows)],
+            too_large,
+        ),
+        (
+            "mnist",
+            vec![
+                ("mnist/train-images-idx3-ubyte", idx(&[1 << 30, 8, 8]), HOLE),
+                ("mnist/train-labels-idx1-ubyte", idx(&[1 << 30]), 1 << 30),
+            ],
+            "a file of a dataset may have 256 MiB",
+        ),
+        (
+            "mnist",
+            vec![
+                ("mnist/train-images-idx3-ubyte", idx(&[64, 32768, 32768]), HOLE),
+                ("mnist/train-labels-idx1-ubyte", idx(&[64]), 64),
+                ("mnist/t10k-images-idx3-ubyte", idx(&[1, 32768, 32768]), HOLE / 64),
+                ("mnist/t10k-labels-idx1-ubyte", idx(&[1]), 1),
+            ],
+            "the models of 1 rank need",
+        ),
+        (
+            "cifar10",
+            vec![("cifar10/data_batch_1.bin", vec![], HOLE / 3073 * 3073)],
+            "a file of a dataset may have 256 MiB",
+        ),
+        ("text", vec![("text.txt", b"a text".to_vec(), HOLE)], "a file of a dataset may have 256 MiB"),
+        (
+            "pictures",
+            vec![("a/1.png", png.to_vec(), HOLE), ("b/1.png", png.to_vec(), HOLE)],
+            "the most are 16384 on a side",
+        ),
+    ];
+    for (name, files, says) in sets {
+        let data = folder.path().join("data");
+        for (file, begins, hole) in files {
+            let path = data.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, &begins).unwrap();
+            let file = File::options().write(true).open(path).unwrap();
+            file.set_len(begins.len() as u64 + hole).unwrap();
+        }
+        refused(&[&format!("data.name={name}"), &format!("data.dir={place}/data")], says);
+        fs::remove_dir_all(data).unwrap();
+    }
+    let weights = folder.path().join("weights");
+    fs::write(&weights, safetensors(&[("big", HOLE)], HOLE)).unwrap();
+    let file = File::options().write(true).open(&weights).unwrap();
+    file.set_len(file.metadata().unwrap().len() + HOLE).unwrap();
+    refused(&[&format!("model.weights={place}/weights")], "has no tensor `fc1.weight`");
+}
+
+fn refused(keys: &[&str], says: &str) {
+    let train = [
+        "-c",
+        "ulimit -v 2097152; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_allfold"),
+        "train",
+        "--config",
+        MLP,
+    ];
+    let mut command = Command::new("sh");
+    command.args(train).args(keys.iter().flat_map(|key| ["--set", key]));
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{keys:?}: {said}");
+    assert!(said.contains(says) && said.lines().count() == 1, "{keys:?}: {said}");
+}
