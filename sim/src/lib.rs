@@ -47,7 +47,7 @@ mod trace;
 pub mod transit;
 
 pub use allfold_base::{
-    Bytes, BytesPerSec, Picos, Rank, expected, fnv1a, hash, json_error, line_and_column, located,
+    Bytes, BytesPerSec, Picos, Rank, expected, fnv1a, hash, json_error, line_and_column, located, named,
     read_at_most, read_text_at_most, suggest,
 };
 pub use costs::{Costs, Rounding, Sharing};

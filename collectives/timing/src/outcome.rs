@@ -4,31 +4,19 @@ use super::run::Run;
 use super::{Bounds, Error, Job, Representatives};
 use allfold_sim::{Bytes, Picos};
 
-/// The engine that computed a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// A clock per rank; no link was shared.
-    Clocks,
-    /// An event queue, with shared links.
-    Events,
-    /// A clock per symmetry class.
-    ClocksBySymmetry,
-    /// An event queue over symmetry classes, with each link weighted by the number of flows of a class that cross it.
-    EventsBySymmetry,
-    /// A sweep in order of rounds over links that serve one message at a time.
-    SerialLinks,
-}
-
-impl Method {
-    /// The method's name in records.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Method::Clocks => "clocks",
-            Method::Events => "events",
-            Method::ClocksBySymmetry => "clocks_by_symmetry",
-            Method::EventsBySymmetry => "events_by_symmetry",
-            Method::SerialLinks => "serial_links",
-        }
+allfold_sim::named! {
+    /// The engine that computed a time.
+    pub enum Method {
+        /// A clock per rank; no link was shared.
+        Clocks = "clocks",
+        /// An event queue, with shared links.
+        Events = "events",
+        /// A clock per symmetry class.
+        ClocksBySymmetry = "clocks_by_symmetry",
+        /// An event queue over symmetry classes, with each link weighted by the number of flows of a class that cross it.
+        EventsBySymmetry = "events_by_symmetry",
+        /// A sweep in order of rounds over links that serve one message at a time.
+        SerialLinks = "serial_links",
     }
 }
 

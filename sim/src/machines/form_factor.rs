@@ -1,35 +1,24 @@
 //! The form factors in which GPUs are made.
 
 use serde::Deserialize;
-use std::fmt;
 
-/// The form factor of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-pub enum FormFactor {
-    /// A module on a board with NVLink.
-    #[serde(rename = "SXM")]
-    Sxm,
-    /// A PCI Express card.
-    #[serde(rename = "PCIe")]
-    Pcie,
-    /// A PCI Express card with NVLink bridges.
-    #[serde(rename = "NVL")]
-    Nvl,
+allfold_base::named! {
+    /// The form factor of a GPU.
+    #[derive(Deserialize)]
+    pub enum FormFactor {
+        /// A module on a board with NVLink.
+        #[serde(rename = "SXM")]
+        Sxm = "SXM",
+        /// A PCI Express card.
+        #[serde(rename = "PCIe")]
+        Pcie = "PCIe",
+        /// A PCI Express card with NVLink bridges.
+        #[serde(rename = "NVL")]
+        Nvl = "NVL",
+    }
 }
 
 impl FormFactor {
-    /// Every form factor.
-    pub const ALL: [FormFactor; 3] = [FormFactor::Sxm, FormFactor::Pcie, FormFactor::Nvl];
-
-    /// The form factor as vendors write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FormFactor::Sxm => "SXM",
-            FormFactor::Pcie => "PCIe",
-            FormFactor::Nvl => "NVL",
-        }
-    }
-
     /// A GPU's name in lower case without spaces, `-` and `_`, and the form factor at its end, if there is one.
     ///
     /// ```
@@ -45,11 +34,5 @@ impl FormFactor {
             Some((gpu, form)) if !gpu.is_empty() => (gpu, Some(form)),
             _ => (flat, None),
         }
-    }
-}
-
-impl fmt::Display for FormFactor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

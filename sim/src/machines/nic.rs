@@ -11,48 +11,26 @@
 
 use super::amounts;
 use super::gpu::{Generation, GpuModel};
-use std::fmt;
 
-/// The kind of network between nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fabric {
-    /// The kernel's TCP sockets, over any network device.
-    Sockets,
-    /// Google's GPUDirect-TCPXO.
-    TcpXo,
-    /// Google's GPUDirect-TCPX.
-    TcpX,
-    /// Amazon's Elastic Fabric Adapter.
-    Efa,
-    /// HPE Slingshot.
-    Slingshot,
-    /// RDMA over Ethernet.
-    Roce,
-    /// InfiniBand.
-    InfiniBand,
-    /// The text does not name the fabric.
-    Unknown,
-}
-
-impl Fabric {
-    /// The fabric's name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Fabric::Sockets => "sockets",
-            Fabric::TcpXo => "TCPXO",
-            Fabric::TcpX => "TCPX",
-            Fabric::Efa => "EFA",
-            Fabric::Slingshot => "Slingshot",
-            Fabric::Roce => "RoCE",
-            Fabric::InfiniBand => "InfiniBand",
-            Fabric::Unknown => "unknown fabric",
-        }
-    }
-}
-
-impl fmt::Display for Fabric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+allfold_base::named! {
+    /// The kind of network between nodes.
+    pub enum Fabric {
+        /// The kernel's TCP sockets, over any network device.
+        Sockets = "sockets",
+        /// Google's GPUDirect-TCPXO.
+        TcpXo = "TCPXO",
+        /// Google's GPUDirect-TCPX.
+        TcpX = "TCPX",
+        /// Amazon's Elastic Fabric Adapter.
+        Efa = "EFA",
+        /// HPE Slingshot.
+        Slingshot = "Slingshot",
+        /// RDMA over Ethernet.
+        Roce = "RoCE",
+        /// InfiniBand.
+        InfiniBand = "InfiniBand",
+        /// The text does not name the fabric.
+        Unknown = "unknown fabric",
     }
 }
 

@@ -2,63 +2,34 @@
 
 use allfold_sim::suggest::unknown;
 
-/// A term of the physical model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ModelTerm {
-    /// A process launches on one GPU after another, and a call takes at least that long.
-    HostLaunch,
-    /// The time of a hop, of a rendezvous and the bandwidth of NICs are those of the NICs' family; without this term, the general
-    /// figures of all NICs.
-    NicFamily,
-    /// Links reach only a fraction of their nominal speed.
-    LinkEfficiency,
-    /// Without GPUDirect, bytes are copied through host memory.
-    HostStaging,
-    /// Sockets are limited to the TCP bandwidth of a CPU core.
-    Sockets,
-    /// The first chunk passes every hop of a tree before the pipeline is full, which takes additional time.
-    PipelineFill,
-    /// Messages beyond a NIC's eager limit use a rendezvous.
-    Rendezvous,
-    /// A host that matches messages to buffers copies them one after another.
-    HostMatching,
-    /// On more than 64 nodes, messages slow each other down.
-    Congestion,
-    /// The first size of a run includes warm-up.
-    FirstCall,
+allfold_sim::named! {
+    /// A term of the physical model.
+    pub enum ModelTerm {
+        /// A process launches on one GPU after another, and a call takes at least that long.
+        HostLaunch = "host-launch",
+        /// The time of a hop, of a rendezvous and the bandwidth of NICs are those of the NICs' family; without this term, the general
+        /// figures of all NICs.
+        NicFamily = "nic-family",
+        /// Links reach only a fraction of their nominal speed.
+        LinkEfficiency = "link-efficiency",
+        /// Without GPUDirect, bytes are copied through host memory.
+        HostStaging = "host-staging",
+        /// Sockets are limited to the TCP bandwidth of a CPU core.
+        Sockets = "sockets",
+        /// The first chunk passes every hop of a tree before the pipeline is full, which takes additional time.
+        PipelineFill = "pipeline-fill",
+        /// Messages beyond a NIC's eager limit use a rendezvous.
+        Rendezvous = "rendezvous",
+        /// A host that matches messages to buffers copies them one after another.
+        HostMatching = "host-matching",
+        /// On more than 64 nodes, messages slow each other down.
+        Congestion = "congestion",
+        /// The first size of a run includes warm-up.
+        FirstCall = "first-call",
+    }
 }
 
 impl ModelTerm {
-    /// All terms.
-    pub const ALL: [ModelTerm; 10] = [
-        ModelTerm::HostLaunch,
-        ModelTerm::NicFamily,
-        ModelTerm::LinkEfficiency,
-        ModelTerm::HostStaging,
-        ModelTerm::Sockets,
-        ModelTerm::PipelineFill,
-        ModelTerm::Rendezvous,
-        ModelTerm::HostMatching,
-        ModelTerm::Congestion,
-        ModelTerm::FirstCall,
-    ];
-
-    /// The term's name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ModelTerm::HostLaunch => "host-launch",
-            ModelTerm::NicFamily => "nic-family",
-            ModelTerm::LinkEfficiency => "link-efficiency",
-            ModelTerm::HostStaging => "host-staging",
-            ModelTerm::Sockets => "sockets",
-            ModelTerm::PipelineFill => "pipeline-fill",
-            ModelTerm::Rendezvous => "rendezvous",
-            ModelTerm::HostMatching => "host-matching",
-            ModelTerm::Congestion => "congestion",
-            ModelTerm::FirstCall => "first-call",
-        }
-    }
-
     /// The term with this name.
     ///
     /// # Errors
