@@ -1,7 +1,10 @@
 //! A kernel of a layer table: its class, and the amount of its work.
 
+use serde::Deserialize;
+
 /// The class of a kernel, which decides the share of the peak rate that it reaches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Class {
     /// A matrix product.
     Product,
@@ -28,4 +31,12 @@ pub struct KernelCost {
     pub weights: u64,
     /// The number of launches.
     pub launches: u32,
+}
+
+impl KernelCost {
+    /// One launch over one sample: operations, numbers read and written, and weights read.
+    pub(super) fn new(class: Class, flops: usize, values: usize, weights: usize) -> KernelCost {
+        let (flops, values, weights) = (flops as u64, values as u64, weights as u64);
+        KernelCost { class, flops, values, weights, launches: 1 }
+    }
 }

@@ -34,54 +34,22 @@ pub struct WorkloadEntry {
     make: fn() -> Workload,
 }
 
+const fn entry(name: &'static str, about: &'static str, make: fn() -> Workload) -> WorkloadEntry {
+    WorkloadEntry { name, about, make }
+}
+
 /// Every workload.
 pub const WORKLOADS: [WorkloadEntry; 10] = [
-    WorkloadEntry {
-        name: "resnet18",
-        about: "ResNet-18, 224 x 224",
-        make: || vision::resnet("resnet18", false, [2, 2, 2, 2]),
-    },
-    WorkloadEntry {
-        name: "resnet34",
-        about: "ResNet-34, 224 x 224",
-        make: || vision::resnet("resnet34", false, [3, 4, 6, 3]),
-    },
-    WorkloadEntry {
-        name: "resnet50",
-        about: "ResNet-50 v1.5, 224 x 224",
-        make: || vision::resnet("resnet50", true, [3, 4, 6, 3]),
-    },
-    WorkloadEntry { name: "vgg16", about: "VGG-16, 224 x 224", make: vision::vgg16 },
-    WorkloadEntry {
-        name: "bert-base",
-        about: "BERT base, 512 tokens",
-        make: || language::bert("bert-base", 12, 768),
-    },
-    WorkloadEntry {
-        name: "bert-large",
-        about: "BERT large, 512 tokens",
-        make: || language::bert("bert-large", 24, 1024),
-    },
-    WorkloadEntry {
-        name: "gpt2",
-        about: "GPT-2 of 124M, 1,024 tokens",
-        make: || language::gpt2("gpt2", 12, 768),
-    },
-    WorkloadEntry {
-        name: "gpt2-medium",
-        about: "GPT-2 of 355M, 1,024 tokens",
-        make: || language::gpt2("gpt2-medium", 24, 1024),
-    },
-    WorkloadEntry {
-        name: "gpt2-large",
-        about: "GPT-2 of 774M, 1,024 tokens",
-        make: || language::gpt2("gpt2-large", 36, 1280),
-    },
-    WorkloadEntry {
-        name: "gpt2-xl",
-        about: "GPT-2 of 1.5B, 1,024 tokens",
-        make: || language::gpt2("gpt2-xl", 48, 1600),
-    },
+    entry("resnet18", "ResNet-18, 224 x 224", || vision::resnet("resnet18", false, [2, 2, 2, 2])),
+    entry("resnet34", "ResNet-34, 224 x 224", || vision::resnet("resnet34", false, [3, 4, 6, 3])),
+    entry("resnet50", "ResNet-50 v1.5, 224 x 224", || vision::resnet("resnet50", true, [3, 4, 6, 3])),
+    entry("vgg16", "VGG-16, 224 x 224", vision::vgg16),
+    entry("bert-base", "BERT base, 512 tokens", || language::bert("bert-base", 12, 768)),
+    entry("bert-large", "BERT large, 512 tokens", || language::bert("bert-large", 24, 1024)),
+    entry("gpt2", "GPT-2 of 124M, 1,024 tokens", || language::gpt2("gpt2", 12, 768)),
+    entry("gpt2-medium", "GPT-2 of 355M, 1,024 tokens", || language::gpt2("gpt2-medium", 24, 1024)),
+    entry("gpt2-large", "GPT-2 of 774M, 1,024 tokens", || language::gpt2("gpt2-large", 36, 1280)),
+    entry("gpt2-xl", "GPT-2 of 1.5B, 1,024 tokens", || language::gpt2("gpt2-xl", 48, 1600)),
 ];
 
 impl Workload {

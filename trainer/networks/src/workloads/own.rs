@@ -48,7 +48,7 @@ fn a_sample() -> String {
 #[serde(deny_unknown_fields)]
 struct Row {
     name: String,
-    kind: Kind,
+    kind: Class,
     #[serde(default)]
     params: Vec<Elements>,
     flops: f64,
@@ -82,28 +82,6 @@ impl<'de> Deserialize<'de> for Elements {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Kind {
-    Product,
-    Convolution,
-    Attention,
-    Normalisation,
-    Elementwise,
-}
-
-impl Kind {
-    fn class(self) -> Class {
-        match self {
-            Kind::Product => Class::Product,
-            Kind::Convolution => Class::Convolution,
-            Kind::Attention => Class::Attention,
-            Kind::Normalisation => Class::Normalisation,
-            Kind::Elementwise => Class::Elementwise,
-        }
-    }
-}
-
 /// A whole number of at most [`MOST`].
 fn whole(layer: &str, key: &str, value: f64) -> Result<u64> {
     match value.fract() == 0.0 && (0.0..=MOST).contains(&value) {
@@ -122,9 +100,9 @@ impl Row {
             false => Err(Error::Config(format!("layer `{}`: a parameter has 1 element or more", self.name))),
         });
         let params = params.collect::<Result<Vec<usize>>>()?;
-        let weighs = matches!(self.kind, Kind::Product | Kind::Convolution);
+        let weighs = matches!(self.kind, Class::Product | Class::Convolution);
         let cost = KernelCost {
-            class: self.kind.class(),
+            class: self.kind,
             flops: whole(&self.name, "flops", self.flops)?,
             values: whole(&self.name, "values", self.values)?,
             weights: if weighs { params.iter().map(|&elements| elements as u64).sum() } else { 0 },
@@ -137,7 +115,7 @@ impl Row {
             forward: cost,
             by_input: Some(cost),
             // A layer keeps what it reads, about half of the values that it moves; a rectifier or a sum keeps nothing more.
-            kept: if self.kind == Kind::Elementwise { 0 } else { cost.values / 2 },
+            kept: if self.kind == Class::Elementwise { 0 } else { cost.values / 2 },
             sync_len: (0, 0),
         })
     }
@@ -181,7 +159,7 @@ mod tests {
     use crate::workloads::Precision;
     use allfold_sim::machines::GpuRates;
 
-    fn row(name: &str, kind: Kind, params: &[f64], flops: f64) -> Row {
+    fn row(name: &str, kind: Class, params: &[f64], flops: f64) -> Row {
         Row {
             name: name.into(),
             kind,
@@ -198,8 +176,8 @@ mod tests {
 
     #[test]
     fn a_table_becomes_a_workload_and_takes_the_time_of_its_layers() {
-        let conv = row("conv", Kind::Convolution, &[9408.0, 64.0], 236e6);
-        let relu = Row { repeat: Some(3), ..row("relu", Kind::Elementwise, &[], 0.0) };
+        let conv = row("conv", Class::Convolution, &[9408.0, 64.0], 236e6);
+        let relu = Row { repeat: Some(3), ..row("relu", Class::Elementwise, &[], 0.0) };
         let net = table(vec![conv.clone(), relu]).unwrap();
         let names: Vec<&str> = net.layers().iter().map(|layer| &*layer.name).collect();
         assert_eq!(names, ["conv", "relu.0", "relu.1", "relu.2"]);
@@ -214,19 +192,19 @@ mod tests {
     #[test]
     fn what_is_wrong_names_the_layer() {
         let said = |row: Row| table(vec![row]).unwrap_err().to_string();
-        assert!(said(row("a", Kind::Product, &[1.0], -1.0)).contains("layer `a`: `flops` is -1"));
-        assert!(said(row("a", Kind::Product, &[0.0], 1.0)).contains("layer `a`: a parameter"));
-        assert!(said(row("a", Kind::Product, &[1.5], 1.0)).contains("`params` is 1.5"));
-        assert!(said(row("a", Kind::Product, &[], 1.0)).contains("nothing to train"));
+        assert!(said(row("a", Class::Product, &[1.0], -1.0)).contains("layer `a`: `flops` is -1"));
+        assert!(said(row("a", Class::Product, &[0.0], 1.0)).contains("layer `a`: a parameter"));
+        assert!(said(row("a", Class::Product, &[1.5], 1.0)).contains("`params` is 1.5"));
+        assert!(said(row("a", Class::Product, &[], 1.0)).contains("nothing to train"));
         assert!(table(Vec::new()).unwrap_err().to_string().contains("0 layers"));
-        let none = Row { repeat: Some(0), ..row("a", Kind::Product, &[1.0], 1.0) };
+        let none = Row { repeat: Some(0), ..row("a", Class::Product, &[1.0], 1.0) };
         assert!(
-            table(vec![none, row("b", Kind::Product, &[1.0], 1.0)])
+            table(vec![none, row("b", Class::Product, &[1.0], 1.0)])
                 .unwrap_err()
                 .to_string()
                 .contains("`a` has repeat = 0")
         );
-        let many = Row { repeat: Some(usize::MAX), ..row("a", Kind::Product, &[1.0], 1.0) };
+        let many = Row { repeat: Some(usize::MAX), ..row("a", Class::Product, &[1.0], 1.0) };
         assert!(said(many).contains("give 1 to 100000"));
     }
 }

@@ -1,6 +1,6 @@
 //! A table of layers, and its phases.
 
-use super::kernel::KernelCost;
+use super::kernel::{Class, KernelCost};
 use crate::layers::Init;
 use crate::{ParamSpec, Phase};
 use std::ops::Range;
@@ -22,6 +22,43 @@ pub struct TableLayer {
     pub kept: u64,
     /// How many numbers the ranks add up for a synchronised batch norm, in the forward and in the backward pass.
     pub sync_len: (usize, usize),
+}
+
+impl TableLayer {
+    /// A product or convolution, of which all three kernels cost the same.
+    pub(super) fn product(name: &str, params: Vec<usize>, each: KernelCost, kept: usize) -> TableLayer {
+        let (by_params, by_input) = (Some(each), Some(each));
+        let sync_len = (0, 0);
+        TableLayer {
+            name: name.into(),
+            params,
+            forward: each,
+            by_params,
+            by_input,
+            kept: kept as u64,
+            sync_len,
+        }
+    }
+
+    /// A layer without parameters that reads and writes so many numbers in the forward and in the backward pass.
+    pub(super) fn elementwise(name: &str, forward: usize, backward: usize, kept: usize) -> TableLayer {
+        let kernel = |values| KernelCost::new(Class::Elementwise, 0, values, 0);
+        let by_input = Some(kernel(backward));
+        TableLayer {
+            by_params: None,
+            by_input,
+            ..TableLayer::product(name, Vec::new(), kernel(forward), kept)
+        }
+    }
+
+    /// A normalisation of `x` numbers with two parameters of `width` elements: the forward pass reads and writes `passes` times `x`
+    /// numbers; the backward pass reads x and dy for the parameters' gradients, and once more for the input's gradient, which it
+    /// writes.
+    pub(super) fn norm(name: &str, width: usize, x: usize, passes: usize) -> TableLayer {
+        let kernel = |passes| KernelCost::new(Class::Normalisation, 0, passes * x, 0);
+        let (by_params, by_input) = (Some(kernel(2)), Some(kernel(3)));
+        TableLayer { by_params, by_input, ..TableLayer::product(name, vec![width; 2], kernel(passes), x) }
+    }
 }
 
 /// A network as a table.

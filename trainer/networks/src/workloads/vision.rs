@@ -13,10 +13,6 @@ struct Draft {
     side: usize,
 }
 
-fn kernel(class: Class, flops: usize, values: usize, weights: usize) -> KernelCost {
-    KernelCost { class, flops: flops as u64, values: values as u64, weights: weights as u64, launches: 1 }
-}
-
 impl Draft {
     fn new() -> Draft {
         Draft { layers: Vec::new(), channels: 3, side: 224 }
@@ -31,17 +27,9 @@ impl Draft {
         let (inputs, outputs) = (from.0 * from.1 * from.1, to.0 * to.1 * to.1);
         let weights = window * window * from.0 * to.0;
         let flops = 2 * window * window * from.0 * outputs;
-        let each = || kernel(Class::Convolution, flops, inputs + outputs, weights);
+        let each = KernelCost::new(Class::Convolution, flops, inputs + outputs, weights);
         let params = if bias { vec![weights, to.0] } else { vec![weights] };
-        self.layers.push(TableLayer {
-            name: name.into(),
-            params,
-            forward: each(),
-            by_params: Some(each()),
-            by_input: Some(each()),
-            kept: inputs as u64,
-            sync_len: (0, 0),
-        });
+        self.layers.push(TableLayer::product(name, params, each, inputs));
     }
 
     fn conv(&mut self, name: &str, channels: usize, window: usize, stride: usize, bias: bool) {
@@ -50,33 +38,17 @@ impl Draft {
         self.weigh(name, from, (self.channels, self.side), window, bias);
     }
 
-    /// Adds a batch norm: forward, x is read twice (statistics, normalisation) and y written; backward, x and dy are read for the
-    /// parameters' gradients, and once more for the input's gradient, which is written.
+    /// Adds a batch norm: forward, x is read twice (statistics, normalisation) and y written.
     fn norm(&mut self, name: &str) {
-        let (x, channels) = (self.numbers(), self.channels);
-        self.layers.push(TableLayer {
-            name: name.into(),
-            params: vec![channels; 2],
-            forward: kernel(Class::Normalisation, 0, 3 * x, 0),
-            by_params: Some(kernel(Class::Normalisation, 0, 2 * x, 0)),
-            by_input: Some(kernel(Class::Normalisation, 0, 3 * x, 0)),
-            kept: x as u64,
-            sync_len: (2 * channels + 1, 2 * channels),
-        });
+        let channels = self.channels;
+        let norm = TableLayer::norm(name, channels, self.numbers(), 3);
+        self.layers.push(TableLayer { sync_len: (2 * channels + 1, 2 * channels), ..norm });
     }
 
     fn element(&mut self, name: &str, forward: usize, backward: usize) {
         let x = self.numbers();
-        self.layers.push(TableLayer {
-            name: name.into(),
-            params: Vec::new(),
-            forward: kernel(Class::Elementwise, 0, forward * x, 0),
-            by_params: None,
-            by_input: Some(kernel(Class::Elementwise, 0, backward * x, 0)),
-            // A rectifier keeps its output, which the next layer keeps as its input.
-            kept: 0,
-            sync_len: (0, 0),
-        });
+        // A rectifier keeps its output, which the next layer keeps as its input.
+        self.layers.push(TableLayer::elementwise(name, forward * x, backward * x, 0));
     }
 
     /// Adds a rectifier, which works in place: its activation is read and written.
@@ -88,29 +60,13 @@ impl Draft {
         let x = self.numbers();
         self.side /= window;
         let moved = x + self.numbers();
-        self.layers.push(TableLayer {
-            name: name.into(),
-            params: Vec::new(),
-            forward: kernel(Class::Elementwise, 0, moved, 0),
-            by_params: None,
-            by_input: Some(kernel(Class::Elementwise, 0, moved, 0)),
-            kept: x as u64,
-            sync_len: (0, 0),
-        });
+        self.layers.push(TableLayer::elementwise(name, moved, moved, x));
     }
 
     fn linear(&mut self, name: &str, outputs: usize) {
         let inputs = self.numbers();
-        let each = || kernel(Class::Product, 2 * inputs * outputs, inputs + outputs, inputs * outputs);
-        self.layers.push(TableLayer {
-            name: name.into(),
-            params: vec![inputs * outputs, outputs],
-            forward: each(),
-            by_params: Some(each()),
-            by_input: Some(each()),
-            kept: inputs as u64,
-            sync_len: (0, 0),
-        });
+        let each = KernelCost::new(Class::Product, 2 * inputs * outputs, inputs + outputs, inputs * outputs);
+        self.layers.push(TableLayer::product(name, vec![inputs * outputs, outputs], each, inputs));
         (self.channels, self.side) = (outputs, 1);
     }
 }
