@@ -40,5 +40,5 @@ pub mod testing;
 pub(crate) use allfold_collectives::World;
 pub(crate) use allfold_collectives::{
     Buffer, Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, Result, check,
-    registry, schedule,
+    meaning, registry, schedule,
 };

@@ -15,7 +15,8 @@
 use super::host::over_host;
 use super::shared::{Shared, SharedCall, together};
 use crate::driver::failed;
-use crate::nccl::{self, NcclComm, NcclLibrary};
+use crate::meaning::{Portion, Side};
+use crate::nccl::{self, NcclCall, NcclComm, NcclLibrary};
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_cuda::{Mark, Queue, Slice};
@@ -79,7 +80,7 @@ impl Deref for Grouped<'_> {
     }
 }
 
-pub(super) enum Over {
+enum Over {
     /// A single rank, which has nothing to reduce.
     Nobody,
     Nccl(Box<NcclComm>),
@@ -90,11 +91,11 @@ pub(super) enum Over {
 
 /// A rank's handle for sums over a group of ranks with GPUs.
 pub struct DeviceGroup<'a> {
-    pub(super) comm: Grouped<'a>,
-    pub(super) queue: Queue,
-    pub(super) over: Over,
+    comm: Grouped<'a>,
+    queue: Queue,
+    over: Over,
     /// The event after which the input of a sum is ready, and the event after which the sum is done.
-    pub(super) marks: (Mark, Mark),
+    marks: (Mark, Mark),
     /// Whether any sum was queued since the last [`DeviceGroup::join`].
     forked: bool,
     deadline: Duration,
@@ -206,25 +207,8 @@ impl<'a> DeviceGroup<'a> {
     /// # Errors
     /// The errors of [`DeviceGroup::all_reduce`].
     pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>, root: Rank) -> Result<()> {
-        self.fork(queue)?;
-        match &mut self.over {
-            Over::Nobody => return Ok(()),
-            Over::Nccl(comm) | Over::Scheduled(comm) => comm.broadcast(data, root)?,
-            Over::Device(shared) => {
-                let call = SharedCall {
-                    collective: Collective::Broadcast,
-                    dtype: DType::U8,
-                    op: ReduceOp::Sum,
-                    root,
-                };
-                shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data))?;
-            }
-            Over::Host => {
-                let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
-                self.comm.broadcast(&mut bytes, root)?;
-                self.queue.write(data, &bytes).map_err(failed)?;
-            }
-        }
+        let call = SharedCall { root, ..shared_call(Collective::Broadcast, DType::U8, ReduceOp::Sum) };
+        self.issue(queue, call, (data, data))?;
         self.join(queue)
     }
 
@@ -295,64 +279,55 @@ impl<'a> DeviceGroup<'a> {
         if matches!(self.over, Over::Nobody) {
             return after.copy(received, sent).map_err(failed);
         }
-        self.fork(after)?;
-        let all_to_all = collective == Collective::AllToAll;
-        match &mut self.over {
-            Over::Nobody => Ok(()),
-            // Without a reduction a schedule has no order of its own to preserve.
-            Over::Nccl(comm) | Over::Scheduled(comm) if all_to_all => comm.all_to_all(sent, received),
-            Over::Nccl(comm) | Over::Scheduled(comm) => comm.shift(sent, received),
-            Over::Device(shared) => {
-                let call = shared_call(collective, DType::U8, ReduceOp::Sum);
-                shared.run(&self.comm, &self.queue, &self.marks.0, call, (sent, received))
-            }
-            Over::Host => {
-                let mut bytes: Vec<u8> = self.queue.download(sent).map_err(failed)?;
-                if all_to_all {
-                    self.comm.all_to_all(&bytes.clone(), &mut bytes)?;
-                } else {
-                    self.comm.shift(&mut bytes)?;
-                }
-                self.queue.write(received, &bytes).map_err(failed)
-            }
-        }
+        self.issue(after, shared_call(collective, DType::U8, ReduceOp::Sum), (sent, received))
     }
 
     fn run(&mut self, after: &Queue, call: SharedCall, data: Slice<'_>) -> Result<()> {
-        let SharedCall { collective, dtype, op, .. } = call;
+        let SharedCall { collective, dtype, .. } = call;
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
-        let (rank, ranks) = (self.rank(), self.ranks());
+        let ranks = self.ranks();
         let count = data.elements(dtype.size()).map_err(failed)?;
         if collective.blocked() && !count.is_multiple_of(u64::from(ranks)) {
             return Err(Error::Argument(format!("{count} elements cannot be cut into {ranks} equal blocks")));
         }
+        self.issue(after, call, (data, data))
+    }
+
+    /// Issues a collective on the group's path, from `from` to `to`, which are one buffer if it is in place, after all earlier work of
+    /// `after`. Of each buffer a rank uses the part that the collective's [`crate::meaning`] names.
+    pub(super) fn issue(
+        &mut self,
+        after: &Queue,
+        call: SharedCall,
+        (from, to): (Slice<'_>, Slice<'_>),
+    ) -> Result<()> {
         self.fork(after)?;
-        let bytes = data.len() / ranks as usize;
-        let block = data.part(rank.index() * bytes, bytes).map_err(failed)?;
+        let SharedCall { collective, dtype, op, root } = call;
+        let (rank, ranks, meaning) = (self.rank().index(), self.ranks() as usize, collective.meaning());
+        let input = part_of(meaning.input, from, rank, ranks)?;
+        let output = part_of(meaning.output, to, rank, ranks)?;
         match &mut self.over {
             Over::Nobody => Ok(()),
-            Over::Nccl(comm) => match collective {
-                Collective::ReduceScatter => comm.reduce_scatter(dtype, op, data, block),
-                Collective::AllGather => comm.all_gather(block, data),
-                _ => comm.all_reduce(dtype, op, data, data),
-            },
-            Over::Scheduled(comm) => scheduled(comm, call, data),
-            Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data)),
-            Over::Host if collective == Collective::AllGather => {
-                let own: Vec<u8> = self.queue.download(block).map_err(failed)?;
-                let mut all = vec![0; data.len()];
-                self.comm.all_gather(&own, &mut all)?;
-                self.queue.write(data, &all).map_err(failed)
+            // The other collectives have no order that a schedule would preserve.
+            Over::Scheduled(comm) if collective.reduces() || collective == Collective::AllGather => {
+                scheduled(comm, call, to)
             }
-            Over::Host => over_host(&self.comm, &self.queue, call, (data, block)),
+            Over::Nccl(comm) | Over::Scheduled(comm) if collective == Collective::SendRecv => {
+                comm.shift(input, output)
+            }
+            Over::Nccl(comm) | Over::Scheduled(comm) => {
+                comm.collective(NcclCall { collective, dtype, op, root, input, output })
+            }
+            Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, (from, to)),
+            Over::Host => over_host(&self.comm, &self.queue, call, (input, output)),
         }
     }
 
     /// Makes later work of the stream of sums run after all earlier work of `after`. If `after` is being captured, this work is captured
     /// too.
-    pub(super) fn fork(&mut self, after: &Queue) -> Result<()> {
+    fn fork(&mut self, after: &Queue) -> Result<()> {
         self.forked = true;
         self.marks.0.move_to(after).map_err(failed)?;
         self.queue.wait(&self.marks.0).map_err(failed)
@@ -444,6 +419,15 @@ impl DeviceGroup<'_> {
     }
 }
 
+/// The part of a buffer that a rank uses on one side of a collective.
+fn part_of(side: Side, buffer: Slice<'_>, rank: usize, ranks: usize) -> Result<Slice<'_>> {
+    let block = buffer.len() / ranks;
+    match side.part {
+        Portion::Block => buffer.part(rank * block, block).map_err(failed),
+        _ => Ok(buffer),
+    }
+}
+
 fn shared_call(collective: Collective, dtype: DType, op: ReduceOp) -> SharedCall {
     SharedCall { collective, dtype, op, root: Rank(0) }
 }
@@ -471,7 +455,7 @@ pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Re
 }
 
 /// Runs a collective as its schedule over NCCL's messages, in place.
-pub(super) fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) -> Result<()> {
+fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) -> Result<()> {
     let SharedCall { collective, dtype, op, root } = call;
     let (rank, ranks) = (comm.rank(), comm.size());
     let count = data.elements(dtype.size()).map_err(failed)?;

@@ -176,14 +176,11 @@ impl NcclComm {
         self.rooted("gather", n, root, output)?;
         self.group("issue a gather", |comm| {
             comm.post_send(block, root)?;
-            output
-                .iter()
-                .flat_map(|o| (0..comm.size()).map(move |rank| (*o, rank)))
-                .collect::<Vec<_>>()
-                .into_iter()
-                .try_for_each(|(output, rank)| {
+            output.map_or(Ok(()), |output| {
+                (0..comm.size()).try_for_each(|rank| {
                     comm.post_recv(output.part(rank as usize * n, n).map_err(failed)?, Rank(rank))
                 })
+            })
         })
     }
 
@@ -196,14 +193,11 @@ impl NcclComm {
         self.rooted("scatter", n, root, input)?;
         self.group("issue a scatter", |comm| {
             comm.post_recv(block, root)?;
-            input
-                .iter()
-                .flat_map(|i| (0..comm.size()).map(move |rank| (*i, rank)))
-                .collect::<Vec<_>>()
-                .into_iter()
-                .try_for_each(|(input, rank)| {
+            input.map_or(Ok(()), |input| {
+                (0..comm.size()).try_for_each(|rank| {
                     comm.post_send(input.part(rank as usize * n, n).map_err(failed)?, Rank(rank))
                 })
+            })
         })
     }
 
