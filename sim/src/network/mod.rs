@@ -50,7 +50,7 @@ const NEVER: u64 = u64::MAX;
 const UNITS_PER_BYTE: u64 = 1_000_000_000_000;
 
 /// A link's state, the size of one cache line; a flow's state has that size, too.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct LinkState {
     capacity: u64,
@@ -116,16 +116,9 @@ pub struct FlowNetwork {
 impl FlowNetwork {
     /// A network of links with these capacities, numbered from 0, without flows. A capacity of zero counts as 1 byte/s.
     pub fn new(capacities: impl IntoIterator<Item = BytesPerSec>, sharing: Sharing) -> FlowNetwork {
-        let link = |capacity: BytesPerSec| LinkState {
-            capacity: capacity.0.max(1),
-            load: 0,
-            share: capacity.0.max(1),
-            head: NONE,
-            changed: false,
-            epoch: 0,
-            bytes: 0,
-            busy: 0,
-            busy_since: 0,
+        let link = |capacity: BytesPerSec| {
+            let capacity = capacity.0.max(1);
+            LinkState { capacity, share: capacity, head: NONE, ..LinkState::default() }
         };
         FlowNetwork {
             sharing,

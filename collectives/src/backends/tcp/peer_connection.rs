@@ -90,6 +90,7 @@ enum To {
     Aside(Payload),
 }
 
+#[derive(Default)]
 pub(super) struct PeerConnection {
     pub peer: Rank,
     stream: Option<PeerStream>,
@@ -110,20 +111,7 @@ pub(super) struct PeerConnection {
 
 impl PeerConnection {
     pub fn new(peer: Rank) -> PeerConnection {
-        PeerConnection {
-            peer,
-            stream: None,
-            sends: VecDeque::new(),
-            outgoing: None,
-            expected: VecDeque::new(),
-            incoming: None,
-            ahead: vec![0; AHEAD].into_boxed_slice(),
-            from: 0,
-            to: 0,
-            aside: VecDeque::new(),
-            scratch: None,
-            latest: None,
-        }
+        PeerConnection { peer, ahead: vec![0; AHEAD].into_boxed_slice(), ..PeerConnection::default() }
     }
 
     pub fn attach(&mut self, stream: PeerStream) {

@@ -24,6 +24,7 @@ use allfold_sim::{LinkId, Picos};
 use std::collections::BTreeSet;
 
 /// The state of the search for a repeating pattern.
+#[derive(Default)]
 pub(super) struct Skip {
     reference: u32,
     /// The first piece of every range of pieces of equal size, followed by the number of pieces.
@@ -83,14 +84,8 @@ impl Skip {
             reference,
             stretches: stretches.into_iter().collect(),
             piece: u64::MAX,
-            since: 0,
-            seen: 0,
-            saved: 0,
-            saved_took: 0,
-            candidate: None,
-            quiet: 0,
             wait: 1,
-            periods: 0,
+            ..Skip::default()
         })
     }
 

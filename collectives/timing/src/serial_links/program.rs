@@ -16,6 +16,7 @@ use std::ops::Range;
 const NONE: u32 = u32::MAX;
 
 /// The steps and messages of one piece, by round.
+#[derive(Default)]
 pub(super) struct Program {
     pub(super) pieces: u64,
     /// The number of rounds between a piece and the next.
@@ -118,17 +119,10 @@ impl Program {
             pieces,
             stride,
             rounds: vec![Round::default(); acts.len()],
-            steps: Vec::new(),
-            blockers: Vec::new(),
-            messages: Vec::new(),
-            paths: Vec::new(),
-            times: Vec::new(),
-            least: Vec::new(),
             stretches: stretches(job, pieces),
-            kept: 0,
             steps_of: vec![0; cast.representatives() as usize],
-            bytes: 0,
             links: vec![0; cast.links() as usize],
+            ..Program::default()
         };
         acts.iter().flatten().for_each(|(representative, _)| program.steps_of[*representative as usize] += 1);
         let places = vec![NONE; cast.representatives() as usize];

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const VALUES: usize = 1 << 19;
 
 /// A value of a pickle. Containers are numbers of entries in the machine's tables.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum Value<'a> {
     /// An integer of up to 64 bits.
     Int(i64),
@@ -31,6 +31,7 @@ pub(super) enum Value<'a> {
     /// A tensor that cannot be weights, and why it cannot.
     Unread(&'static str),
     /// A value that no tensor needs.
+    #[default]
     Other,
 }
 
@@ -54,6 +55,7 @@ struct Tensor {
 }
 
 /// A pickle that was read.
+#[derive(Default)]
 pub(super) struct Pickle<'a> {
     /// The value that the pickle ends with.
     pub(super) top: Value<'a>,
@@ -82,20 +84,7 @@ impl<'a> Pickle<'a> {
     /// # Errors
     /// An opcode or a name that no state dict needs, values that do not fit together, too many values, or an early end.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>, String> {
-        let mut pickle = Pickle {
-            top: Value::Other,
-            length: 0,
-            items: Vec::new(),
-            entries: Vec::new(),
-            storages: Vec::new(),
-            tensors: Vec::new(),
-            containers: 0,
-            negated: BTreeSet::new(),
-            paired: Vec::new(),
-            stack: Vec::new(),
-            marks: Vec::new(),
-            memo: BTreeMap::new(),
-        };
+        let mut pickle = Pickle::default();
         let mut reader = Reader::new(bytes);
         loop {
             let at = reader.at();
