@@ -82,14 +82,9 @@ fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
         Timing { iterations: 2, warmup: 1, check: true, seed: 3, virtual_time: false, registered: true };
     for algorithm in ALGORITHMS.iter().filter(|algorithm| algorithm.collective != Collective::Barrier) {
         let choice = Choice {
-            collective: algorithm.collective,
-            algorithm: Some(algorithm),
-            shape: Shape::new(5).unwrap(),
             dtype: DType::Bf16,
             op: ReduceOp::Avg,
-            segment: None,
-            window: None,
-            lanes: 1,
+            ..Choice::new(algorithm.collective, Some(algorithm), Shape::new(5).unwrap())
         };
         let timed = gpus.device(&choice, ExecutionMode::Messages, timing, 1000).unwrap();
         assert_eq!(timed.wrong, Some(0), "{algorithm:?}: {:?}", timed.first_wrong);

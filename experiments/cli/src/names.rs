@@ -5,6 +5,7 @@ use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::format::counted;
 use allfold_report::sizes::MOST_RANKS;
 use allfold_sim::suggest::{nearest, unknown};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use std::fmt::Display;
 
 // The report is made of records alone, so that its crate has the limit too.
@@ -77,6 +78,15 @@ pub fn other_ranks(ranks: u32, launcher: impl Display, started: u32) -> CommandE
     CommandError::usage(format!(
         "--ranks is {ranks}, but {launcher} has started {started}; leave --ranks out{instead}"
     ))
+}
+
+/// The value of one of these names.
+pub fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [(&'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let value = move |name: String| values.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+    PossibleValuesParser::new(values.map(|(name, _)| name))
+        .try_map(move |name| value(name).ok_or("there is no such value"))
 }
 
 #[cfg(test)]

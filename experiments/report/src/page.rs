@@ -97,7 +97,7 @@ impl Plot {
 }
 
 /// One part of the report.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Section {
     /// The anchor of the section.
     pub id: &'static str,

@@ -56,6 +56,12 @@ pub struct CallPlan {
 }
 
 impl Choice {
+    /// A sum of f32 on one lane; `None` leaves the algorithm to the registry. Segments and window are the algorithm's own.
+    pub fn new(collective: Collective, algorithm: Option<&'static Algorithm>, shape: Shape) -> Choice {
+        let (dtype, op) = (DType::F32, ReduceOp::Sum);
+        Choice { collective, algorithm, shape, dtype, op, segment: None, window: None, lanes: 1 }
+    }
+
     /// The elements that a rank contributes to a buffer of `size` bytes, and the buffer's bytes after rounding down.
     pub fn count(&self, size: u64) -> (u64, u64) {
         let element = self.dtype.size() as u64;
@@ -201,16 +207,8 @@ mod tests {
             for (ranks, size, segment) in
                 [(1, 0, None), (3, 100, Some(8)), (8, 1 << 20, None), (6, 4 << 20, Some(1 << 16))]
             {
-                let choice = Choice {
-                    collective: algorithm.collective,
-                    algorithm: Some(algorithm),
-                    shape: Shape::new(ranks).unwrap(),
-                    dtype: DType::F32,
-                    op: ReduceOp::Sum,
-                    segment,
-                    window: None,
-                    lanes: 1,
-                };
+                let shape = Shape::new(ranks).unwrap();
+                let choice = Choice { segment, ..Choice::new(algorithm.collective, Some(algorithm), shape) };
                 let ours = choice.at(size).unwrap();
                 let mut plan =
                     Communicators::default().algorithm(algorithm.collective, algorithm.name).unwrap();

@@ -148,26 +148,20 @@ mod tests {
             ranks: 8,
             dtype: "f32".into(),
             op: Some("sum".into()),
-            root: None,
             count: 2_097_152,
             bytes: 8_388_608,
-            tree_hash: None,
-            order_class: None,
+            ..CollectiveCall::default()
         };
         MeasuredCollective {
             backend: "threads".into(),
             device: "cpu".into(),
-            path: None,
             call,
-            in_place: false,
             iterations: 20,
             time_us: 219.2,
-            time_error_us: 0.0,
             algbw_gbps: 38.27,
             busbw_gbps: 71.76,
-            nccl_estimate_us: None,
             wrong_elements: Some(0),
-            checksum: None,
+            ..MeasuredCollective::default()
         }
     }
 

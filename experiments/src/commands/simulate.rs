@@ -12,6 +12,7 @@ use crate::predict::trace;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
+use allfold_cli::names;
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
 use allfold_collectives::registry;
@@ -21,7 +22,6 @@ use allfold_report::records::{SimulatedCollective, SimulatorSpeed};
 use allfold_sim::fault::{FaultKind, KINDS, span};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Faults, Picos, Sharing};
-use clap::ValueEnum;
 use nccl::NcclArgs;
 use std::path::PathBuf;
 
@@ -62,12 +62,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T")]
     topology: String,
     /// Simulate every rank (full), or one rank per symmetry class (by_symmetry); auto takes the fastest exact engine
-    #[arg(long, value_enum, default_value = "auto", help_heading = "Simulation")]
-    engine: EngineName,
+    #[arg(long, value_parser = names::one_of(ENGINES), default_value = "auto", help_heading = "Simulation")]
+    engine: Engine,
     /// How messages share a link: max-min fair, split equally, or one message at a time (serial_links, for pipelines of
     /// too many messages to simulate sharing)
-    #[arg(long, value_enum, default_value = "split", help_heading = "Simulation")]
-    sharing: SharingName,
+    #[arg(long, value_parser = names::one_of(SHARING), default_value = "split", help_heading = "Simulation")]
+    sharing: LinkSharing,
     /// With --engine by_symmetry: round chunks up to equal sizes (recorded as `rounded_up`)
     #[arg(long, help_heading = "Simulation")]
     round_up: bool,
@@ -101,21 +101,13 @@ pub(crate) struct Args {
     common: Common,
 }
 
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[value(rename_all = "snake_case")]
-enum EngineName {
-    Full,
-    BySymmetry,
-    Auto,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-#[value(rename_all = "snake_case")]
-enum SharingName {
-    MaxMin,
-    Split,
-    SerialLinks,
-}
+const ENGINES: [(&str, Engine); 3] =
+    [("full", Engine::Full), ("by_symmetry", Engine::BySymmetry), ("auto", Engine::Auto)];
+const SHARING: [(&str, LinkSharing); 3] = [
+    ("max_min", LinkSharing::Flows(Sharing::MaxMin)),
+    ("split", LinkSharing::Flows(Sharing::Split)),
+    ("serial_links", LinkSharing::Serial),
+];
 
 /// Simulates the collective at every size by every algorithm, prints a table for each and draws the plot.
 pub fn run(args: &Args) -> CommandResult {
@@ -281,8 +273,8 @@ fn refuse_mixtures(args: &Args, sweeps: &[SweepArgs], by_nccl: usize) -> Command
     ];
     let faults = [("--fault", !args.fault.is_empty()), ("--deadline", args.deadline.is_some())];
     let own = [
-        ("--engine", args.engine != EngineName::Auto),
-        ("--sharing serial_links", args.sharing == SharingName::SerialLinks),
+        ("--engine", args.engine != Engine::Auto),
+        ("--sharing serial_links", args.sharing == LinkSharing::Serial),
         ("--round-up", args.round_up),
         ("--lanes", args.lanes != 1),
         ("--segment", args.sweep.segment.is_some()),
@@ -388,7 +380,7 @@ fn traceable(machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> Comm
 }
 
 fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
-    if args.round_up && args.engine != EngineName::BySymmetry {
+    if args.round_up && args.engine != Engine::BySymmetry {
         return Err(CommandError::usage(
             "--round-up goes with --engine by_symmetry; the other engines take chunks of unequal size",
         ));
@@ -399,17 +391,8 @@ fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     machine.faults = machine.faults.seeded(args.seed);
     machine.rules = args.fault.clone();
     machine.deadline = args.deadline.or((!machine.faults.is_steady()).then_some(HANG_TIMEOUT));
-    machine.sharing = match args.sharing {
-        SharingName::MaxMin => Sharing::MaxMin.into(),
-        SharingName::Split => Sharing::Split.into(),
-        SharingName::SerialLinks => LinkSharing::Serial,
-    };
-    machine.engine = match args.engine {
-        EngineName::Full => Engine::Full,
-        EngineName::BySymmetry if args.round_up => Engine::BySymmetryRounded,
-        EngineName::BySymmetry => Engine::BySymmetry,
-        EngineName::Auto => Engine::Auto,
-    };
+    machine.sharing = args.sharing;
+    machine.engine = if args.round_up { Engine::BySymmetryRounded } else { args.engine };
     Ok(machine)
 }
 

@@ -1,7 +1,7 @@
 //! `allfold verify`: proves that messages match and that results are right, for every algorithm and rank count.
 
 use crate::call::proved;
-use allfold_cli::columns::columns;
+use allfold_cli::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
@@ -173,22 +173,23 @@ fn order(proofs: &[ProofRecord]) -> String {
 
 /// The table of proofs: one row per algorithm, with the rounds and the tree of its largest rank count.
 fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
-    let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
-    let mut rows = vec![names.map(String::from).to_vec()];
-    for of in by_algorithm(proofs) {
-        let Some(largest) = of.last() else { continue };
-        let ok = if of.iter().all(|proof| proof.ok) { "yes" } else { "NO" };
-        rows.push(vec![
-            largest.collective.clone(),
-            largest.algorithm.clone(),
-            if of.len() == ranks.0.len() { ranks.to_string() } else { format!("{} of {ranks}", of.len()) },
-            largest.rounds.to_string(),
-            order(of),
-            largest.tree_hash.clone().unwrap_or_else(|| "-".into()),
-            ok.into(),
-        ]);
-    }
-    columns(&rows)
+    let ranks_of = |of: &[ProofRecord]| match of.len() == ranks.0.len() {
+        true => ranks.to_string(),
+        false => format!("{} of {ranks}", of.len()),
+    };
+    let rows = by_algorithm(proofs).filter_map(|of| Some((of, of.last()?, ranks_of(of))));
+    columns::table(
+        rows,
+        &[
+            ("collective", |(_, largest, _)| largest.collective.clone()),
+            ("algorithm", |(_, largest, _)| largest.algorithm.clone()),
+            ("ranks", |(.., ranks)| ranks.clone()),
+            ("rounds", |(_, largest, _)| largest.rounds.to_string()),
+            ("order", |(of, ..)| order(of)),
+            ("tree", |(_, largest, _)| largest.tree_hash.clone().unwrap_or_else(|| "-".into())),
+            ("ok", |(of, ..)| if of.iter().all(|proof| proof.ok) { "yes" } else { "NO" }.into()),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 //! buffers, and a collective is one graph.
 
 use crate::call::plan::Choice;
-use crate::measure::inputs::{self, Sample};
-use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
+use crate::measure::inputs::Sample;
+use crate::measure::ranks::{Data, MeasuredSide, Seen, Timing, combined, fits};
 use crate::measure::statistics::mean_and_error;
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_collectives::{Collective, Error, Rank};
+use allfold_collectives::meaning::{On, Portion};
+use allfold_collectives::{Error, Rank};
 use allfold_cuda::{CudaMachine, Gpu, Memory, Queue};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_kernels::for_dtype;
@@ -79,37 +80,6 @@ impl Gpus {
     }
 }
 
-/// Compares the ranks' results with the expected ones. Returns the number of wrong elements, the first one's place, and a checksum.
-fn checked<T: Sample>(
-    choice: &Choice,
-    data: &Data<T>,
-    ends: &[Vec<T>],
-) -> (Option<u64>, Option<String>, Option<String>) {
-    let Some(expected) = &data.expected else { return (None, None, None) };
-    let (mut wrong, mut first) = (0, None);
-    let only_root = matches!(choice.collective, Collective::Reduce | Collective::Gather);
-    let mut hashes = Vec::new();
-    for (rank, (end, whole)) in ends.iter().zip(expected).enumerate() {
-        let rank = Rank(rank as u32);
-        if only_root && rank != choice.shape.root() {
-            continue;
-        }
-        let block = data.block(rank);
-        let (end, want) = match choice.collective {
-            Collective::ReduceScatter | Collective::Scatter if end.len() == whole.len() => {
-                (&end[block.clone()], &whole[block])
-            }
-            Collective::ReduceScatter | Collective::Scatter => (&end[..], &whole[block]),
-            _ => (&end[..], &whole[..]),
-        };
-        let (bad, at) = inputs::differing(end, want);
-        wrong += bad;
-        first = first.or(at.map(|at| format!("rank {rank}, element {at}")));
-        hashes.push(inputs::hash(end));
-    }
-    (Some(wrong), first, Some(inputs::join(hashes)))
-}
-
 fn on_device<T: Sample>(
     gpus: &Gpus,
     choice: &Choice,
@@ -144,6 +114,15 @@ fn on_device<T: Sample>(
     };
     let (ends, times) = run().map_err(CommandError::from)?;
     let (time_us, error_us) = mean_and_error(&times);
-    let (wrong, first_wrong, checksum) = checked(choice, &data, &ends);
-    Ok(MeasuredSide { in_place: true, time_us, error_us, wrong, first_wrong, checksum, each_us: Vec::new() })
+    let output = choice.collective.meaning().output;
+    let seen = (0..).map(Rank).zip(&ends).map(|(rank, end)| {
+        // A buffer holds the data of all ranks, of which a block may be this rank's.
+        let block = output.part == Portion::Block && end.len() > data.count;
+        let end = if block { &end[data.block(rank)] } else { &end[..] };
+        let gets = output.on == On::All || rank == root;
+        let checked = if gets { data.checked(choice, rank, end) } else { None };
+        Seen { checked, ..Seen::default() }
+    });
+    let side = combined(&seen.collect::<Vec<_>>(), timing, true);
+    Ok(MeasuredSide { time_us, error_us, ..side })
 }

@@ -90,16 +90,8 @@ mod tests {
 
     #[test]
     fn a_sum_in_another_order_is_near_and_a_wrong_one_is_not() {
-        let choice = |dtype| Choice {
-            collective: Collective::AllReduce,
-            algorithm: None,
-            shape: Shape::new(4).unwrap(),
-            dtype,
-            op: ReduceOp::Sum,
-            segment: None,
-            window: None,
-            lanes: 1,
-        };
+        let choice =
+            |dtype| Choice { dtype, ..Choice::new(Collective::AllReduce, None, Shape::new(4).unwrap()) };
         let (a, b) = ([1.0f32, 2.0], [1.0 + 2.0 * f32::EPSILON, 2.0]);
         assert_eq!(far(&a, &b, &choice(DType::F32)), (0, None));
         assert_eq!(far(&a, &[1.1, 2.0], &choice(DType::F32)), (1, Some(0)));

@@ -158,6 +158,19 @@ impl<T: Sample> Data<T> {
         end
     }
 
+    /// Compares what a rank ended with, its part of the output, with the expected values: the number of wrong elements, the first
+    /// one's place and a hash; `None` without expected values.
+    pub fn checked(&self, choice: &Choice, rank: Rank, end: &[T]) -> Option<(u64, Option<usize>, u64)> {
+        let all = self.expected.as_ref()?;
+        let wanted = match choice.collective.meaning().output.part {
+            _ if end.is_empty() => &[],
+            Portion::Block => &all[rank.index()][self.block(rank)],
+            _ => &all[rank.index()][..],
+        };
+        let (wrong, first) = inputs::differing(end, wanted);
+        Some((wrong, first, inputs::hash(end)))
+    }
+
     pub fn block(&self, rank: Rank) -> std::ops::Range<usize> {
         rank.index() * self.count..(rank.index() + 1) * self.count
     }
@@ -236,7 +249,7 @@ pub(crate) fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> Measure
     let calls = seen.first().map_or(0, |rank| rank.each.len());
     let slowest =
         |at: usize| seen.iter().map(|rank| rank.each[at]).max().map_or(0.0, |time| time.as_micros());
-    let first = checked.iter().zip(0..).find_map(|((_, first, _), rank): (_, u32)| Some((rank, (*first)?)));
+    let first = (0u32..).zip(seen).find_map(|(rank, s)| Some((rank, s.checked?.1?)));
     MeasuredSide {
         in_place,
         time_us,
@@ -281,16 +294,7 @@ fn one_rank<T: Sample>(
     if timing.virtual_time {
         times.push(comm.now() - start);
     }
-    let checked = data.expected.as_ref().map(|expected| {
-        let end = buffers.end(choice, rank);
-        let wanted = match choice.collective {
-            _ if end.is_empty() => &[],
-            of if of.meaning().output.part == Portion::Block => &expected[rank.index()][data.block(rank)],
-            _ => &expected[rank.index()][..],
-        };
-        let (wrong, first) = inputs::differing(end, wanted);
-        (wrong, first, inputs::hash(end))
-    });
+    let checked = data.checked(choice, rank, buffers.end(choice, rank));
     Ok(Seen { times, checked, each: Vec::new() })
 }
 

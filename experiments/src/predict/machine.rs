@@ -249,20 +249,12 @@ pub fn refused(error: time::Error) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allfold_collectives::Collective;
     use allfold_collectives::registry::{self, Shape};
-    use allfold_collectives::{Collective, DType, ReduceOp};
 
     fn call(collective: Collective, name: &str, ranks: u32, lanes: u32) -> Choice {
-        Choice {
-            collective,
-            algorithm: Some(registry::find(collective, name).unwrap()),
-            shape: Shape::new(ranks).unwrap(),
-            dtype: DType::F32,
-            op: ReduceOp::Sum,
-            segment: None,
-            window: None,
-            lanes,
-        }
+        let algorithm = registry::find(collective, name).unwrap();
+        Choice { lanes, ..Choice::new(collective, Some(algorithm), Shape::new(ranks).unwrap()) }
     }
 
     fn timed(topology: &str, engine: Engine, choice: &Choice, size: u64) -> SimulatedCollective {

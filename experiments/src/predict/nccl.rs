@@ -159,21 +159,13 @@ fn record(
         engine: found.method.map_or("closed_form", |method| method.name()).into(),
         sharing: "split".into(),
         window: found.window,
-        segment: None,
-        faults: Vec::new(),
         time_us: found.time_us,
-        interval: None,
         bound_us: found.bound_us,
         algbw_gbps,
         busbw_gbps,
-        lanes: None,
         messages: (found.messages > 0).then_some(found.messages),
-        rounded_up: false,
-        merged_lanes: None,
-        ranks_per_class: None,
         skipped_messages: Some(found.skipped).filter(|skipped| *skipped > 0),
-        wrong_elements: None,
-        checksum: None,
+        ..SimulatedCollective::default()
     }
 }
 

@@ -8,34 +8,47 @@ use crate::scaling::left_out::LeftOut;
 use crate::scaling::workload::thinned;
 use allfold_cli::columns;
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::names;
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
+use allfold_collectives::Collective;
 use allfold_collectives::registry::{Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
-use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Origin, Point, Series};
 use allfold_report::records::SimulatedCollective;
-use allfold_report::sizes::{RankCounts, Size};
+use allfold_report::sizes::{RankCounts, Size, some_bytes};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A collective call, and the algorithms that are compared.
-#[derive(Clone, Debug)]
+/// A collective call, the algorithms that are compared, and the numbers of ranks.
+#[derive(clap::Args, Clone, Debug)]
 pub struct CollectiveScaling {
-    /// The collective to time.
+    /// Which collective: all_reduce, broadcast, all_gather, ...
+    #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     pub collective: Collective,
-    /// The names of the algorithms.
-    pub algorithms: Vec<String>,
-    /// The machine, as `--topology` names it: a name or a file.
+    /// Algorithms, such as ring,double_binary_tree
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
+    pub algo: Vec<String>,
+    /// Rank counts of 1 to 1048576, such as 8,64,512; from a long range, its powers of two
+    #[arg(long, value_name = "COUNTS")]
+    pub ranks: RankCounts,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = "nodes8")]
     pub topology: String,
-    /// The size of the call.
+    /// Size of the call in bytes, 0 to 16383P
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub size: Size,
-    /// Channels side by side, each on its share of the data.
+    /// Parallel channels, 1 to 1024, each on its share of the data
+    #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub lanes: u32,
-    /// The largest segment; `None` leaves the size to the algorithm.
+    /// Cut chunks into pieces of at most this many bytes, 1 to 16383P [default: the algorithm's own]
+    #[arg(long, value_name = "SIZE", value_parser = some_bytes)]
     pub segment: Option<Size>,
+    /// Draw time over ranks into an SVG file
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
+    pub plot: Option<PathBuf>,
 }
 
 /// The predicted time of one algorithm on one number of ranks.
@@ -49,18 +62,13 @@ struct Timed {
 ///
 /// # Errors
 /// An algorithm that the collective does not have; a point that fails; no point at all.
-pub fn run(
-    args: &CollectiveScaling,
-    counts: &RankCounts,
-    plot: Option<&Path>,
-    output: &mut RunOutput,
-) -> CommandResult {
-    let CollectiveScaling { collective, topology, .. } = args;
+pub fn run(args: &CollectiveScaling, output: &mut RunOutput) -> CommandResult {
+    let CollectiveScaling { collective, topology, plot, .. } = args;
     let algorithms: Vec<&'static Algorithm> =
-        args.algorithms.iter().map(|name| algorithm(*collective, name)).collect::<CommandResult<_>>()?;
+        args.algo.iter().map(|name| algorithm(*collective, name)).collect::<CommandResult<_>>()?;
     plot.iter().try_for_each(|path| output.will_write(path))?;
     output.check_text()?;
-    let counts = thinned(&counts.0);
+    let counts = thinned(&args.ranks.0);
     let (mut curves, mut left_out) = (Vec::new(), LeftOut::default());
     let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");
     for algorithm in algorithms {
@@ -114,15 +122,11 @@ pub fn run(
 }
 
 fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) -> CommandResult<Timed> {
+    let shape = Shape::new(ranks).map_err(CommandError::usage)?;
     let choice = Choice {
-        collective: algorithm.collective,
-        algorithm: Some(algorithm),
-        shape: Shape::new(ranks).map_err(CommandError::usage)?,
-        dtype: DType::F32,
-        op: ReduceOp::Sum,
         segment: args.segment.map(|size| size.0),
-        window: None,
         lanes: args.lanes,
+        ..Choice::new(algorithm.collective, Some(algorithm), shape)
     };
     let mut machine = SimulatedMachine::named(&args.topology, ranks)?;
     // The whole curve has one sharing rule: if messages shared a link, a large tree would be simulated message by message.
@@ -186,11 +190,13 @@ mod tests {
     fn timed(name: &str, ranks: u32) -> SimulatedCollective {
         let args = CollectiveScaling {
             collective: Collective::AllReduce,
-            algorithms: vec![name.into()],
+            algo: vec![name.into()],
+            ranks: RankCounts(vec![ranks]),
             topology: "nodes8".into(),
             size: Size(64 << 20),
             lanes: 4,
             segment: None,
+            plot: None,
         };
         let algorithm = registry::find(Collective::AllReduce, name).unwrap();
         point(&args, algorithm, ranks).unwrap().record
@@ -218,17 +224,18 @@ mod tests {
     fn a_plot_of_two_sharing_rules_names_them() {
         let folder = tempfile::tempdir().unwrap();
         let drawn = |algorithms: &[&str]| {
+            let path = folder.path().join("curve.svg");
             let call = CollectiveScaling {
                 collective: Collective::AllReduce,
-                algorithms: algorithms.iter().map(|name| name.to_string()).collect(),
+                algo: algorithms.iter().map(|name| name.to_string()).collect(),
+                ranks: RankCounts(vec![8, 16, 32]),
                 topology: "nodes8".into(),
                 size: Size(1 << 20),
                 lanes: 1,
                 segment: None,
+                plot: Some(path.clone()),
             };
-            let path = folder.path().join("curve.svg");
-            let counts = RankCounts(vec![8, 16, 32]);
-            run(&call, &counts, Some(&path), &mut RunOutput::silent(None)).unwrap();
+            run(&call, &mut RunOutput::silent(None)).unwrap();
             std::fs::read_to_string(path).unwrap()
         };
         let mixed = drawn(&["ring", "double_binary_tree"]);

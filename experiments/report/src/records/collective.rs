@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The call: what a measurement and a prediction of the same collective have in common.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveCall {
     /// The collective's name: `all_reduce`, ...
     pub collective: String,
@@ -33,7 +33,7 @@ pub struct CollectiveCall {
 }
 
 /// A collective timed by a real clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCollective {
     /// The backend: `threads`, `shm`, `tcp`, `mpi`, `device`, `nccl`.
     pub backend: String,
@@ -69,7 +69,7 @@ pub struct MeasuredCollective {
 }
 
 /// A collective timed by the virtual clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedCollective {
     /// The backend; always `sim`.
     pub backend: String,

@@ -42,7 +42,7 @@ pub struct PlannedLayout {
 }
 
 /// The run that a plan is for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlannedRun {
     /// The model's name.
     pub model: String,

@@ -143,7 +143,7 @@ pub struct EpochScores {
 
 /// One step of a training run. The record of the last step also contains the end of the run.
 /// Timed by a real clock if `MEASURED`, else by the virtual clock.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainingStep<const MEASURED: bool> {
     /// The setup of the run.
     #[serde(flatten)]
@@ -178,7 +178,7 @@ pub type MeasuredStep = TrainingStep<true>;
 pub type SimulatedStep = TrainingStep<false>;
 
 /// The end of a training run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainingEnd {
     /// Share of the test set that is classified right.
     pub accuracy: f64,

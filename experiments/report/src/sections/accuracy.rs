@@ -67,10 +67,9 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              These scores come with the program ({sources}); they are not measured by this run. In the command, RUNS stands for the \
              files of the published runs, which are not part of Allfold."
         )],
-        plots: Vec::new(),
         tables: vec![table],
         commands,
-        folded: false,
+        ..Section::default()
     };
     let limits = vec![format!(
         "No published run with more than {nodes} nodes is in these scores: a prediction for more nodes is not tested by them."

@@ -71,7 +71,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots,
         tables,
         commands: commands(stamps),
-        folded: false,
+        ..Section::default()
     };
     let answer = finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>());
     // No tile: which way is the fastest depends on the network, and does not say how far it scales.

@@ -48,7 +48,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots: with_limits(&rows, &limits)?,
         tables,
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
-        folded: false,
+        ..Section::default()
     };
     let cpu = rows.iter().all(|record| record.device == "cpu");
     let limits = cpu.then(|| "No collective was measured on a GPU in these records.".to_string());
@@ -221,12 +221,9 @@ mod tests {
             algorithm: "ring".into(),
             ranks: 2,
             dtype: "f32".into(),
-            op: None,
-            root: None,
             count: bytes / 4,
             bytes,
-            tree_hash: None,
-            order_class: None,
+            ..CollectiveCall::default()
         };
         let lines =
             of.iter().flat_map(|(backend, device)| [1024, 4096].map(|bytes| (backend, device, bytes)));
@@ -234,17 +231,13 @@ mod tests {
             let record = MeasuredCollective {
                 backend: backend.to_string(),
                 device: device.to_string(),
-                path: None,
                 call: call(bytes),
                 in_place: true,
                 iterations: 1,
                 time_us: 1.0,
-                time_error_us: 0.0,
                 algbw_gbps: 1.0,
                 busbw_gbps: 1.0,
-                nccl_estimate_us: None,
-                wrong_elements: None,
-                checksum: None,
+                ..MeasuredCollective::default()
             };
             line(&record, &stamp).unwrap()
         });

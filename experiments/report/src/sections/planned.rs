@@ -42,7 +42,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots: vec![speeds(&layouts)?, times(&layouts)?],
         tables: vec![table(&layouts)],
         commands,
-        folded: false,
+        ..Section::default()
     };
     Ok(Some(Part { answer: Some(answer), facts: Vec::new(), limits: Vec::new(), section }))
 }

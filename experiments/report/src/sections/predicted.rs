@@ -49,7 +49,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots: predicted_curves::plots(&rows)?,
         tables,
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
-        folded: false,
+        ..Section::default()
     };
     let limits = vec![
         "Simulated machines have no other jobs on their network, and their links have the rates of data sheets.".to_string(),

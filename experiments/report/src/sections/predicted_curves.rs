@@ -38,14 +38,14 @@ pub fn plots(rows: &[&SimulatedCollective]) -> Result<Vec<Plot>, DrawError> {
             let at: Vec<_> = of.iter().copied().filter(|r| r.call.bytes == bytes).collect();
             let size = format::bytes(bytes);
             let caption = format!("{collective} of {size} on {topology}, simulated");
-            let over = Over { axis: RANKS, x: |r| f64::from(r.call.ranks), fewest: FEWEST + 1 };
+            let over = Over { axis: RANKS, x: |r| f64::from(r.call.ranks) };
             plots.extend(over.plot(caption, &at)?.map(|plot| plot.among(choices(format!("ranks, {size}")))));
         }
         for ranks in distinct(of.iter().map(|r| r.call.ranks)) {
             let at: Vec<_> = of.iter().copied().filter(|r| r.call.ranks == ranks).collect();
             let ranks = format::counted(ranks as usize, "rank");
             let caption = format!("{collective} on {ranks} of {topology}, simulated");
-            let over = Over { axis: SIZES, x: |r| r.call.bytes as f64, fewest: FEWEST + 1 };
+            let over = Over { axis: SIZES, x: |r| r.call.bytes as f64 };
             plots.extend(over.plot(caption, &at)?.map(|plot| plot.among(choices(format!("sizes, {ranks}")))));
         }
     }
@@ -59,8 +59,6 @@ const SIZES: Axis = Axis { label: "size", log: Some(2), format: format::bytes_ax
 struct Over {
     axis: Axis,
     x: fn(&SimulatedCollective) -> f64,
-    /// A series with fewer points than this is not drawn.
-    fewest: usize,
 }
 
 /// What the records of one curve have in common.
@@ -115,7 +113,7 @@ impl Over {
             origin: Origin::Simulated,
             points: self.points(rows.iter().copied().filter(|row| Kind::of(row) == *kind)),
         });
-        let series: Vec<Series> = series.filter(|series| series.points.len() >= self.fewest).collect();
+        let series: Vec<Series> = series.filter(|series| series.points.len() > FEWEST).collect();
         if series.is_empty() {
             return Ok(None);
         }
@@ -172,12 +170,9 @@ mod tests {
             algorithm: algorithm.into(),
             ranks,
             dtype: "f32".into(),
-            op: None,
-            root: None,
             count: bytes / 4,
             bytes,
-            tree_hash: None,
-            order_class: None,
+            ..CollectiveCall::default()
         };
         SimulatedCollective {
             backend: "sim".into(),
@@ -186,21 +181,11 @@ mod tests {
             engine: "clocks".into(),
             sharing: sharing.into(),
             window: 1,
-            segment: None,
-            faults: Vec::new(),
             time_us: 10.0,
-            interval: None,
             bound_us: Some(5.0),
             algbw_gbps: 1.0,
             busbw_gbps: 2.0,
-            messages: None,
-            lanes: None,
-            rounded_up: false,
-            merged_lanes: None,
-            ranks_per_class: None,
-            skipped_messages: None,
-            wrong_elements: None,
-            checksum: None,
+            ..SimulatedCollective::default()
         }
     }
 

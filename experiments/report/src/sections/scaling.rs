@@ -64,7 +64,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots,
         tables,
         commands,
-        folded: false,
+        ..Section::default()
     };
     let limits = off.map(|off| {
         format!(

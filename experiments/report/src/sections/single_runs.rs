@@ -55,14 +55,12 @@ fn point(step: &MeasuredStep) -> Option<MeasuredScale> {
         batch: end.batch?,
         topology: "this machine".into(),
         time_us: end.time_us,
-        time_error_us: 0.0,
         exposed_us: end.breakdown.exposed_us,
         exchange: end.exchange.clone(),
         samples_per_s: end.samples_per_s,
         efficiency: f64::NAN,
-        engines: Vec::new(),
         memory: end.memory,
-        device_memory: None,
+        ..MeasuredScale::default()
     })
 }
 

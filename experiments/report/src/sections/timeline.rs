@@ -68,7 +68,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         )],
         tables: vec![table.folded(true)],
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
-        folded: false,
+        ..Section::default()
     };
     Ok(Some(Part { answer: None, facts: Vec::new(), limits: Vec::new(), section }))
 }

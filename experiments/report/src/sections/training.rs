@@ -63,7 +63,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots: losses(records)?,
         tables,
         commands,
-        folded: false,
+        ..Section::default()
     };
     Ok(Some(Part { answer: learnt, facts, limits: Vec::new(), section }))
 }

@@ -70,7 +70,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         plots,
         tables,
         commands,
-        folded: false,
+        ..Section::default()
     };
     let answer = facts.first().map(|(_, fact)| fact.text.clone());
     Ok(Some(Part { answer, facts, limits: Vec::new(), section }))

@@ -65,13 +65,7 @@ pub fn run(task: &PlanTask, plan: &RankedPlan, changes: &[WhatIf], narrow: Optio
             .collect(),
         measurement: narrow
             .map(|narrow| (name(&narrow.job.layout), narrow.job.layout.gpus, narrow.before, narrow.after)),
-        tokens: 0.0,
-        days: [0.0; 3],
-        goodput: [0.0; 3],
-        interruptions: 0.0,
-        checkpoints_s: [0.0; 3],
-        cost: None,
-        energy_mwh: None,
+        ..PlannedRun::default()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::call::plan::Choice;
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_collectives::Collective;
 use allfold_collectives::registry::{self, Shape};
-use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::machines::GpuRates;
 use allfold_sim::machines::presets::Preset;
@@ -117,17 +117,7 @@ impl ReportScale {
 
 /// The call of a collective on this many ranks, in f32.
 pub fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> CommandResult<Choice> {
-    Ok(Choice {
-        collective,
-        algorithm: name
-            .map(|name| registry::find(collective, name))
-            .transpose()
-            .map_err(CommandError::run)?,
-        shape: Shape::new(ranks).map_err(CommandError::run)?,
-        dtype: DType::F32,
-        op: ReduceOp::Sum,
-        segment: None,
-        window: None,
-        lanes: 1,
-    })
+    let algorithm =
+        name.map(|name| registry::find(collective, name)).transpose().map_err(CommandError::run)?;
+    Ok(Choice::new(collective, algorithm, Shape::new(ranks).map_err(CommandError::run)?))
 }

@@ -1,22 +1,16 @@
 //! Curves from records of single runs.
 
 use super::*;
-use crate::records::{Breakdown, Setup, Stamp, TrainingEnd, line};
+use crate::records::{Setup, Stamp, TrainingEnd, line};
 
 fn ended(strategy: &str, ranks: u32, batch: u64, samples_per_s: f64) -> String {
     let end = TrainingEnd {
         accuracy: 0.5,
-        ended_early_after: None,
         batch: Some(batch),
         samples_per_s,
-        steady_samples_per_s: None,
-        exchange: None,
         warmup_steps: 1,
         time_us: 1.0,
-        breakdown: Breakdown::default(),
-        memory: None,
-        losses_hash: String::new(),
-        weights_hash: String::new(),
+        ..TrainingEnd::default()
     };
     let backend = if ranks == 1 { "threads" } else { "tcp" };
     let setup = Setup {
@@ -27,16 +21,7 @@ fn ended(strategy: &str, ranks: u32, batch: u64, samples_per_s: f64) -> String {
         ranks,
         mesh: Setup::data_parallel(ranks),
     };
-    let step = MeasuredStep {
-        setup,
-        step: 0,
-        loss: 1.0,
-        lr: None,
-        buckets: Vec::new(),
-        waiting_for: None,
-        scores: None,
-        end: Some(end),
-    };
+    let step = MeasuredStep { setup, step: 0, loss: 1.0, end: Some(end), ..MeasuredStep::default() };
     let stamp = Stamp { commit: "c".into(), host: "h".into(), seed: None, command: "allfold train".into() };
     line(&step, &stamp).unwrap()
 }
