@@ -11,25 +11,15 @@ use std::ops::Range;
 
 /// The memory of a rank as a record.
 pub fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
-    let allfold_trainer::MemoryUse {
-        params,
-        gradients,
-        buffers,
-        activations,
-        saved_for_backward,
-        activation_gradients,
-        optimiser,
-        buckets,
-    } = memory;
     RankMemory {
-        params,
-        gradients,
-        buffers,
-        activations,
-        saved_for_backward,
-        activation_gradients,
-        optimiser,
-        buckets,
+        params: memory.params,
+        gradients: memory.gradients,
+        buffers: memory.buffers,
+        activations: memory.activations,
+        saved_for_backward: memory.saved_for_backward,
+        activation_gradients: memory.activation_gradients,
+        optimiser: memory.optimiser,
+        buckets: memory.buckets,
     }
 }
 

@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [enums with names](named), the [message](panic_message) of a panic,
+//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [enums with names](named!), the [message](panic_message) of a panic,
 //! [reading](read_at_most) of input files up to a limit, their errors [in words](expected), and the [memory] that is left.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
