@@ -1,6 +1,6 @@
 //! `allfold plan`: layouts of a large model's training that fit its GPUs, ranked by predicted time, with what the run takes and costs.
 
-mod said;
+mod text;
 mod units;
 
 use allfold_cli::common::Common;
@@ -112,16 +112,16 @@ pub fn run(args: &Args) -> CommandResult {
     let found = plan(&task, &predictor, args.top as usize);
     let Some(best) = found.layouts.first() else { return Err(CommandError::usage(lacking(&task, &found))) };
     let layouts: Vec<PlannedLayout> =
-        found.layouts.iter().enumerate().map(|(at, ranked)| said::layout(at, ranked)).collect();
+        found.layouts.iter().enumerate().map(|(at, ranked)| text::layout(at, ranked)).collect();
     let changes = what_if(&task, &found, &predictor);
     let narrow = narrowing(&found, &predictor);
-    let mut record = said::run(&task, &found, &changes, narrow.as_ref());
+    let mut record = text::run(&task, &found, &changes, narrow.as_ref());
     args.whole(&task, best, &mut record);
-    output.say(said::table(&task, &layouts))?;
-    layouts.first().map_or(Ok(()), |first| output.say(said::first(first)))?;
-    output.say(said::around(&record))?;
+    output.say(text::table(&task, &layouts))?;
+    layouts.first().map_or(Ok(()), |first| output.say(text::first(first)))?;
+    output.say(text::around(&record))?;
     if record.tokens > 0.0 {
-        output.say(said::whole(&record))?;
+        output.say(text::whole(&record))?;
     }
     layouts.iter().try_for_each(|layout| output.record(layout))?;
     output.record(&record)?;
