@@ -14,9 +14,8 @@
 //! it. So an operation counts only if half of the ranks stayed in it for long: in the next operation the others wait for the stopped
 //! rank.
 
-use crate::judge::of_group;
-use crate::model::{DumpedJob, Log, OpState};
-use std::collections::BTreeMap;
+use crate::judge::{Lanes, of_group};
+use crate::model::{DumpedJob, Log, Op, OpCall, OpState};
 
 /// Operations in which every rank needs every other's part.
 const TOGETHER: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
@@ -81,27 +80,21 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
     if let Some(found) = busiest(job) {
         return Some(found);
     }
-    let mut operations: BTreeMap<(u32, u64), Stays> = BTreeMap::new();
-    for (rank, log) in &job.logs {
-        for op in log
-            .ops
-            .iter()
-            .filter(|op| op.state == OpState::Done && op.message.is_none() && op.called > 0 && op.ended > 0)
-        {
-            let together = |name: &str| TOGETHER.iter().any(|known| name.starts_with(known));
-            if job.calls.get(op.call).is_some_and(|call| together(&call.name)) {
-                operations.entry((op.group, op.sequence)).or_default().push((
-                    op.ended - op.called,
-                    *rank,
-                    op.call,
-                ));
-            }
-        }
-    }
-    let whole = operations
-        .into_iter()
-        .filter(|((group, _), stays)| stays.len() == job.groups[*group as usize].members.len());
-    let found = whole.filter_map(|((group, sequence), mut stays)| {
+    let lanes = Lanes::new(job);
+    let together = |op: &&Op| {
+        let is = |call: &OpCall| TOGETHER.iter().any(|known| call.name.starts_with(known));
+        op.state == OpState::Done && op.called > 0 && op.ended > 0 && job.calls.get(op.call).is_some_and(is)
+    };
+    let all = (0..).zip(&job.groups).flat_map(|(number, group)| {
+        let whole = lanes.operations(number).filter(|(_, parts)| parts.len() == group.members.len());
+        whole.map(move |(sequence, parts)| (number, sequence, parts))
+    });
+    let found = all.filter_map(|(group, sequence, parts)| {
+        let stay = |(rank, number): &(u32, u32)| {
+            let op = lanes.op(*rank, *number).filter(together)?;
+            Some((op.ended - op.called, *rank, op.call))
+        };
+        let mut stays = parts.iter().map(stay).collect::<Option<Stays>>()?;
         stays.sort_unstable();
         let [(short, rank, call), .., (long, first, _)] = stays[..] else { return None };
         let (half, late) = (stays[stays.len() / 2].0 - short, long - short);
@@ -118,7 +111,7 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Op, OpCall, RankGroup};
+    use crate::model::RankGroup;
 
     /// The job of three ranks, each with its own clock, that called all-reduces, which each rank entered and left at these times.
     fn job(ranks: [(i64, [(i64, i64); 2]); 3]) -> DumpedJob {

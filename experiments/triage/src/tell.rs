@@ -38,9 +38,10 @@ pub fn lines(job: &DumpedJob, verdict: &Verdict) -> Vec<String> {
         };
         lines.push(format!("no record of {}: {they} not told of the failure", ranks(&unseen)));
     }
-    let quoted = lines.join("\n");
+    let (quoted, recorded) = (lines.join("\n"), recorded(job));
     for rank in &unseen {
-        let recorded = recorded(job, *rank).find(|(_, error)| !quoted.contains(error));
+        let said = recorded.get(rank).into_iter().flatten();
+        let recorded = said.clone().find(|(_, error)| !quoted.contains(error));
         lines.extend(recorded.map(|(by, error)| format!("  rank {by} recorded of rank {rank}: {error}")));
     }
     if let Some(straggler) = straggler(job) {

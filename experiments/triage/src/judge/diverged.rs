@@ -27,21 +27,10 @@ pub(super) fn diverged(lanes: &Lanes<'_>, breaks: &Breaks) -> Vec<Diverged> {
 }
 
 fn first(lanes: &Lanes<'_>, group: u32, lane: &BTreeMap<u32, Vec<u32>>) -> Option<Diverged> {
-    let sequence = |rank: u32, number: u32| lanes.op(rank, number).map_or(0, |op| op.sequence);
-    let mut at: BTreeMap<u32, usize> = lane.keys().map(|rank| (*rank, 0)).collect();
-    let ends = lane.iter().filter_map(|(rank, ops)| Some((*rank, ops.last()?)));
-    let last_common = ends.map(|(rank, last)| sequence(rank, *last)).min()?;
+    let ends = lane.iter().filter_map(|(rank, ops)| Some(lanes.op(*rank, *ops.last()?)?.sequence));
+    let last_common = ends.min()?;
     let mut by_line = None;
-    loop {
-        let next = at.iter().filter_map(|(rank, at)| Some(sequence(*rank, *lane[rank].get(*at)?))).min();
-        let Some(next) = next else { return by_line };
-        let mut parts: Vec<(u32, u32)> = Vec::new();
-        for (rank, at) in &mut at {
-            if let Some(number) = lane[rank].get(*at).filter(|number| sequence(*rank, **number) == next) {
-                parts.push((*rank, *number));
-                *at += 1;
-            }
-        }
+    for (next, parts) in lanes.operations(group) {
         let differ = |of: &dyn Fn(&Op) -> u32| {
             let mut all = parts.iter().filter_map(|(rank, number)| lanes.op(*rank, *number)).map(of);
             all.next().is_some_and(|first| all.any(|other| other != first))
@@ -67,6 +56,7 @@ fn first(lanes: &Lanes<'_>, group: u32, lane: &BTreeMap<u32, Vec<u32>>) -> Optio
                 .filter(|found| found.clear && next < last_common && stays(found));
         }
     }
+    by_line
 }
 
 /// Who of the ranks with these parts made the wrong call.
@@ -90,15 +80,18 @@ fn judged(
             (culprits, *right, true)
         }
         _ if calls => {
+            let mut classes: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+            parts.iter().for_each(|part| classes.entry(call(part)).or_default().push(*part));
             // A call that no rank has made before is the wrong one, if the other has been made.
-            let known = |part: &(u32, u32)| is_known(lanes, group, sequence, call(part));
-            let (old, new): (Vec<_>, Vec<_>) = parts.iter().copied().partition(known);
-            if let (Some(right), false) = (old.first(), new.is_empty()) {
+            let known = |call: &u32| is_known(lanes, group, sequence, *call);
+            let old: Vec<u32> = classes.keys().copied().filter(known).collect();
+            if let Some(right) = parts.iter().find(|part| old.contains(&call(part)))
+                && old.len() < classes.len()
+            {
+                let new: Vec<_> = parts.iter().copied().filter(|part| !old.contains(&call(part))).collect();
                 let kind = kind(lanes, group, sequence, *new.first()?, *right)?;
                 return Some(Diverged { group, sequence, culprits: new, right: *right, kind, clear: true });
             }
-            let mut classes: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
-            parts.iter().for_each(|part| classes.entry(call(part)).or_default().push(*part));
             let mut classes: Vec<_> = classes.into_values().collect();
             classes.sort_by_key(|class| std::cmp::Reverse(class.len()));
             let clear = classes.len() > 1 && classes[0].len() > classes[1].len();

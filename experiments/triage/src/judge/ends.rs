@@ -61,17 +61,24 @@ fn strays(job: &DumpedJob, waits: &Waits, breaks: &Breaks) -> Vec<HangCause> {
 /// Waiting ranks that made a call which no other rank made and that is new to them: what those without a dump called is not known.
 fn new_calls(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
     let mut found = Vec::new();
+    let mut made: Vec<u32> = Vec::new();
+    for op in job.logs.values().flat_map(|log| &log.ops) {
+        made.resize(made.len().max(op.call as usize + 1), 0);
+        made[op.call as usize] += 1;
+    }
     for (rank, number) in waits.ops.values().flat_map(|op| &op.ranks) {
         let Some((log, op)) = job.logs.get(rank).and_then(|log| Some((log, log.ops.get(*number as usize)?)))
         else {
             continue;
         };
-        let made = job.logs.values().flat_map(|log| &log.ops).filter(|other| other.call == op.call);
+        if made[op.call as usize] != 1 {
+            continue;
+        }
         let Some(wanted) = expected(log, *number as usize).map(|at| &log.ops[at]) else { continue };
         let (Some(call), Some(usual)) = (job.calls.get(op.call), job.calls.get(wanted.call)) else {
             continue;
         };
-        if made.count() == 1 && op.message.is_none() && wanted.message.is_none() {
+        if op.message.is_none() && wanted.message.is_none() {
             let said = format!(
                 "rank {rank} called {}, which no other rank did, where its earlier calls let expect {}",
                 job.told(op),
@@ -123,7 +130,7 @@ fn operation(job: &DumpedJob, key: &Key, op: &Waiting) -> String {
 
 /// A cause with nothing against it.
 fn cause(kind: CauseKind, ranks: Vec<u32>, said: String, evidence: Vec<String>, weight: i64) -> HangCause {
-    HangCause { kind, ranks, said, evidence, against: Vec::new(), open: false, weight }
+    HangCause { evidence, ..HangCause::new(kind, ranks, said, weight) }
 }
 
 /// What logs say of a rank.
@@ -191,6 +198,8 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
         let ops = waits.ops.values().filter(|op| op.lacks.is_empty() && op.unseen.contains(rank));
         ops.map(|op| 60 / op.unseen.len() as i64).sum::<i64>()
     };
+    let (recorded, alone) = (recorded(job), job.unseen().count() == 1);
+    let recorded = |rank: &u32| recorded.get(rank).into_iter().flatten();
     let one = |(rank, waiting): (&u32, &BTreeSet<u32>)| {
         let what = lacking(waits, *rank).map_or(String::new(), |(key, op)| operation(job, key, op));
         let said_of = words(job, *rank).collect::<Vec<_>>();
@@ -201,17 +210,16 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
             ranks(&wait)
         )];
         evidence.extend(said_of.iter().map(|(_, said)| format!("a log says: {said}")));
-        evidence.extend(
-            recorded(job, *rank).map(|(by, error)| format!("rank {by} recorded of rank {rank}: {error}")),
-        );
+        evidence
+            .extend(recorded(rank).map(|(by, error)| format!("rank {by} recorded of rank {rank}: {error}")));
         let kind = if dead { CauseKind::Died } else { CauseKind::NoDump };
         let said = match kind {
             CauseKind::Died => format!("rank {rank} died, and others wait for it in {what}"),
             _ => format!("rank {rank} left no dump, and others wait for it in {what}"),
         };
-        let named = if dead || recorded(job, *rank).next().is_some() { 100 } else { 0 };
+        let named = if dead || recorded(rank).next().is_some() { 100 } else { 0 };
         // A rank without a dump may wait as well for another one without a dump.
-        let more = job.unseen().count() > 1 && named == 0;
+        let more = !alone && named == 0;
         let weight = 500 + share(job, waiting.len()) + direct(rank).min(99) + 2 * named;
         let mut found = cause(kind, vec![*rank], said, evidence, weight);
         found.open = more;
@@ -221,19 +229,21 @@ fn without_dump(job: &DumpedJob, waits: &Waits, unseen: &BTreeMap<u32, BTreeSet<
     unseen.iter().map(one).collect()
 }
 
-/// What other ranks' errors say of a rank of the job.
-pub(crate) fn recorded(job: &DumpedJob, rank: u32) -> impl Iterator<Item = (u32, &str)> {
-    job.logs.iter().flat_map(move |(by, log)| {
+/// What ranks' errors say of other ranks of the job: of each rank, who says what.
+pub(crate) fn recorded(job: &DumpedJob) -> BTreeMap<u32, Vec<(u32, &str)>> {
+    let mut found: BTreeMap<u32, Vec<(u32, &str)>> = BTreeMap::new();
+    for (by, log) in &job.logs {
         // Ranks of another group than the world have other numbers in its errors.
         let world = |number: &u32| {
             log.ops.get(*number as usize).is_some_and(|op| job.groups[op.group as usize].name.is_empty())
         };
-        let errors = log.errors.iter().filter(move |(number, _)| world(number)).map(|(_, error)| &**error);
-        errors
-            .chain([&*log.reason])
-            .filter(move |error| names_missing(error).contains(&rank))
-            .map(|error| (*by, error))
-    })
+        let errors = log.errors.iter().filter(|(number, _)| world(number)).map(|(_, error)| &**error);
+        for error in errors.chain([&*log.reason]) {
+            let missing: BTreeSet<u32> = names_missing(error).into_iter().collect();
+            missing.into_iter().for_each(|rank| found.entry(rank).or_default().push((*by, error)));
+        }
+    }
+    found
 }
 
 /// The ranks that an error of Allfold names as missing: that never entered an operation, or were lost.

@@ -15,12 +15,12 @@ mod verdict;
 mod waits;
 
 pub(crate) use ends::recorded;
+pub(crate) use lanes::Lanes;
 pub(crate) use named::{of_group, ranks};
 pub use verdict::{CauseKind, HangCause, Hung, Verdict};
 
 use crate::model::{DumpedJob, Fact};
 use diverged::Diverged;
-use lanes::Lanes;
 use waits::Waits;
 
 /// Finds the causes for which the ranks of a job wait.
@@ -126,15 +126,7 @@ fn lists(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
             );
             let awaited = waits.ops.keys().any(|(group, _, _)| *group == number);
             let weight = if awaited { 980 } else { 200 };
-            HangCause {
-                kind: CauseKind::GroupOfOtherRanks,
-                ranks: holders,
-                said,
-                evidence: Vec::new(),
-                against: Vec::new(),
-                open: false,
-                weight,
-            }
+            HangCause::new(CauseKind::GroupOfOtherRanks, holders, said, weight)
         })
         .collect()
 }
@@ -153,15 +145,8 @@ fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
         if known.iter().chain(&causes).any(|cause| cause.kind == kind && cause.ranks.contains(&rank)) {
             continue;
         }
-        causes.push(HangCause {
-            kind,
-            ranks: vec![rank],
-            said: format!("the process of rank {rank} {what}: {}", word.said),
-            evidence: Vec::new(),
-            against: Vec::new(),
-            open: false,
-            weight,
-        });
+        let said = format!("the process of rank {rank} {what}: {}", word.said);
+        causes.push(HangCause::new(kind, vec![rank], said, weight));
     }
     causes
 }

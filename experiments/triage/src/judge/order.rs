@@ -9,6 +9,7 @@
 //! one rank alone has is suspicious.
 
 use crate::model::{DumpedJob, Log, MessageEnd, Op};
+use crate::read::at_once;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The most operations that are compared to find what is expected.
@@ -89,7 +90,8 @@ pub(super) fn lone_breaks(job: &DumpedJob) -> Breaks {
         let name = job.groups.get(op.group as usize).map_or("", |group| &*group.name);
         (name, op.call, op.place, op.message.map(|message| matches!(message, MessageEnd::SendTo(_))))
     };
-    let all: Vec<_> = job.logs.iter().map(|(rank, log)| (*rank, log, breaks(job, log))).collect();
+    let logs: Vec<(&u32, &Log)> = job.logs.iter().collect();
+    let all = at_once(&logs, |(rank, log)| (**rank, *log, breaks(job, log)));
     let mut makers: BTreeMap<_, BTreeSet<u32>> = BTreeMap::new();
     for (rank, log, found) in &all {
         for (at, wanted) in found {

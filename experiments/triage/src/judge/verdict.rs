@@ -76,6 +76,13 @@ pub struct HangCause {
     pub(super) weight: i64,
 }
 
+impl HangCause {
+    /// A cause with nothing for it and nothing against it.
+    pub(super) fn new(kind: CauseKind, ranks: Vec<u32>, said: String, weight: i64) -> HangCause {
+        HangCause { kind, ranks, said, evidence: Vec::new(), against: Vec::new(), open: false, weight }
+    }
+}
+
 /// What a triage finds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {

@@ -64,12 +64,19 @@ impl Waits {
     pub(super) fn new(lanes: &Lanes<'_>) -> Waits {
         let mut waits = Waits { ops: BTreeMap::new(), idle: BTreeSet::new() };
         let mut unrecorded = Vec::new();
+        let running: BTreeSet<u32> = lanes
+            .job
+            .logs
+            .iter()
+            .filter(|(_, log)| log.ops.iter().any(runs))
+            .map(|(rank, _)| *rank)
+            .collect();
         for (rank, log) in &lanes.job.logs {
             let mut fronts = BTreeSet::new();
             let mut first = true;
             for (number, op) in (0..).zip(&log.ops).filter(|(_, op)| op.is_open()) {
                 // A call that is not first in its group, or that waits behind the rank's own, is no wait for others.
-                let behind = op.state == OpState::Called && log.ops.iter().any(runs);
+                let behind = op.state == OpState::Called && running.contains(rank);
                 if fronts.insert((op.group, op.message)) && (first || !behind) {
                     waits.ops.entry(key(*rank, op)).or_default().ranks.insert(*rank, number);
                 }
@@ -83,14 +90,14 @@ impl Waits {
         }
         let keys: Vec<Key> = waits.ops.keys().copied().collect();
         for key in keys {
-            waits.fill(lanes, key);
+            waits.fill(lanes, key, &running);
         }
         waits.unrecorded(lanes, &unrecorded);
         waits
     }
 
     /// Finds whom an operation waits for.
-    fn fill(&mut self, lanes: &Lanes<'_>, key: Key) {
+    fn fill(&mut self, lanes: &Lanes<'_>, key: Key, running: &BTreeSet<u32>) {
         let (group, sequence, ends) = key;
         let Some(waiting) = self.ops.get_mut(&key) else { return };
         let members = match ends {
@@ -100,7 +107,7 @@ impl Waits {
         let parts = || waiting.ranks.iter().filter_map(|(rank, number)| lanes.op(*rank, *number));
         let (ran, started) = (parts().any(runs), parts().any(|op| op.state == OpState::Started));
         for member in members {
-            let Some(log) = lanes.job.logs.get(&member) else {
+            let Some(log) = lanes.log(member) else {
                 if member != u32::MAX {
                     waiting.unseen.push(member);
                 }
@@ -117,7 +124,7 @@ impl Waits {
                 None => lanes.last(group, member).is_some_and(|last| last > sequence),
                 Some(_) => sequence < FIRST_OPEN && !log.whole,
             };
-            let elsewhere = started || log.ops.iter().any(runs);
+            let elsewhere = started || running.contains(&member);
             match part.map(|number| &log.ops[number as usize]) {
                 // It has called the operation, and waits elsewhere before it starts.
                 Some(op) if ran && elsewhere && op.state == OpState::Called => waiting.lacks.push(member),

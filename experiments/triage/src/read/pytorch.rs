@@ -12,10 +12,10 @@ use super::{DumpReader, invalid, rank_in};
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
 use allfold_base::{Rank, json_error};
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::Deserializer;
+use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::Result as Read;
 
 /// The minor versions that are known: of newer ones a note is printed.
@@ -26,47 +26,18 @@ struct Dump<'a> {
     #[serde(borrow)]
     version: Cow<'a, str>,
     #[serde(default, borrow)]
-    pg_config: BTreeMap<Cow<'a, str>, Config<'a>>,
+    pg_config: BTreeMap<Cow<'a, str>, Config>,
     #[serde(default)]
-    pg_status: BTreeMap<String, BTreeMap<String, Number>>,
+    pg_status: BTreeMap<String, BTreeMap<String, Value>>,
     #[serde(default, borrow)]
     entries: Vec<Entry<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Config<'a> {
-    #[serde(default, borrow)]
-    ranks: Ranks<'a>,
-}
-
-/// A list of ranks, which both writers write as a text.
-#[derive(Default, Deserialize)]
-#[serde(untagged)]
-enum Ranks<'a> {
-    #[serde(borrow)]
-    Text(Cow<'a, str>),
-    List(Vec<u32>),
-    #[default]
-    None,
-}
-
-/// A number, which the JSON writer writes as a text.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Whole(i64),
-    Text(String),
-    Other(IgnoredAny),
-}
-
-impl Number {
-    fn value(&self) -> i64 {
-        match self {
-            Number::Whole(value) => *value,
-            Number::Text(text) => text.parse().unwrap_or(-1),
-            Number::Other(_) => -1,
-        }
-    }
+struct Config {
+    /// Both writers write the list as a text.
+    #[serde(default)]
+    ranks: Value,
 }
 
 #[derive(Deserialize)]
@@ -106,53 +77,26 @@ struct Entry<'a> {
 }
 
 /// The number of elements of a tensor, whose shape is written.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(from = "Vec<i64>")]
 struct Elements(i64);
 
-impl<'de> Deserialize<'de> for Elements {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Elements, D::Error> {
-        struct Shape;
-        impl<'de> Visitor<'de> for Shape {
-            type Value = Elements;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a shape")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut sizes: A) -> Result<Elements, A::Error> {
-                let mut product = 1_i64;
-                while let Some(size) = sizes.next_element()? {
-                    product = product.saturating_mul(size);
-                }
-                Ok(Elements(product))
-            }
-        }
-        from.deserialize_seq(Shape)
+impl From<Vec<i64>> for Elements {
+    fn from(shape: Vec<i64>) -> Elements {
+        Elements(shape.into_iter().fold(1, i64::saturating_mul))
     }
 }
 
 /// The first frame of a stack that is neither PyTorch's nor Python's own.
-#[derive(Default)]
+#[derive(Default, Deserialize)]
+#[serde(from = "Vec<Frame<'a>>", bound(deserialize = "'de: 'a"))]
 struct Caller<'a>(Option<Frame<'a>>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Caller<'a> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Caller<'a>, D::Error> {
+impl<'a> From<Vec<Frame<'a>>> for Caller<'a> {
+    fn from(stack: Vec<Frame<'a>>) -> Caller<'a> {
         const NOT_THE_PROGRAM: [&str; 4] = ["/torch/", "/site-packages/", "/lib/python3", "<frozen"];
-        struct Stack;
-        impl<'de> Visitor<'de> for Stack {
-            type Value = Caller<'de>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a stack")
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut frames: A) -> Result<Caller<'de>, A::Error> {
-                let mut found = Caller(None);
-                while let (None, Some(frame)) = (&found.0, frames.next_element::<Frame<'_>>()?) {
-                    found.0 = Some(frame)
-                        .filter(|frame| !NOT_THE_PROGRAM.iter().any(|part| frame.filename.contains(part)));
-                }
-                while frames.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(found)
-            }
-        }
-        from.deserialize_seq(Stack)
+        let own = |frame: &Frame<'_>| !NOT_THE_PROGRAM.iter().any(|part| frame.filename.contains(part));
+        Caller(stack.into_iter().find(own))
     }
 }
 
@@ -248,7 +192,7 @@ impl Dump<'_> {
             }
             let (call, new) = number(
                 &mut calls,
-                (&entry.profiling_name, &entry.input_sizes, &entry.output_sizes, &entry.input_dtypes),
+                (&entry.input_sizes, &entry.output_sizes, &entry.input_dtypes, &entry.profiling_name),
             );
             if new {
                 let (call, peer) = entry.call();
@@ -292,7 +236,9 @@ impl Dump<'_> {
     /// Whether some group has begun more calls than it ended, and no entry of it is open.
     fn is_in_unrecorded(&self, open: &BTreeMap<u64, i64>) -> bool {
         self.pg_status.iter().any(|(id, status)| {
-            let of = |key| status.get(key).map_or(-1, Number::value);
+            // The JSON writer writes numbers as texts.
+            let number = |value: &Value| value.as_i64().or_else(|| value.as_str()?.parse().ok());
+            let of = |key| status.get(key).and_then(number).unwrap_or(-1);
             let listed = id.parse().ok().and_then(|id| open.get(&id)).copied().unwrap_or(0);
             of("last_enqueued_collective") - of("last_completed_collective") > listed
         })
@@ -303,17 +249,12 @@ impl Dump<'_> {
         let named = self.pg_config.iter().filter(|(name, _)| !name.is_empty());
         named
             .map(|(name, Config { ranks })| {
-                let ranks = match ranks {
-                    Ranks::List(ranks) => ranks.clone(),
-                    Ranks::Text(text) => {
-                        let inner = text.trim_matches(['[', ']', ' ']);
-                        let items = inner.split(',').map(str::trim).filter(|item| !item.is_empty());
-                        items
-                            .map(|item| item.parse().map_err(|_| format!("lists the ranks `{text}`")))
-                            .collect::<Result<_, _>>()?
-                    }
-                    Ranks::None => Vec::new(),
-                };
+                let text = ranks.to_string();
+                let inner = text.trim_matches(['"', '[', ']', ' ']);
+                let items =
+                    inner.split(',').map(str::trim).filter(|item| !item.is_empty() && !ranks.is_null());
+                let ranks = items.map(|item| item.parse().map_err(|_| format!("lists the ranks `{inner}`")));
+                let ranks: Vec<u32> = ranks.collect::<Result<_, _>>()?;
                 match ranks.iter().find(|rank| **rank >= Rank::MOST) {
                     Some(rank) => Err(format!("has a rank {rank}; a job has at most {} ranks", Rank::MOST)),
                     None => Ok((&**name, ranks)),

@@ -4,9 +4,22 @@ use super::dice::Dice;
 use crate::judge::CauseKind;
 use crate::model::MessageEnd;
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
+macro_rules! faults {
+    ($($(#[$words:meta])* $name:ident,)*) => {
+        /// What goes wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Fault {
+            $($(#[$words])* $name,)*
+        }
+
+        impl Fault {
+            /// All of them.
+            pub const ALL: &[Fault] = &[$(Fault::$name),*];
+        }
+    };
+}
+
+faults! {
     /// The job runs.
     Healthy,
     /// The job has hardly begun: ranks compile before their first operation.
@@ -50,33 +63,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All of them.
-    pub const ALL: [Fault; 20] = {
-        use Fault::*;
-        [
-            Healthy,
-            SlowStart,
-            Slow,
-            Died,
-            Silent,
-            Elsewhere,
-            Failed,
-            OtherOperation,
-            OtherSize,
-            OtherType,
-            LeftOut,
-            Extra,
-            Order,
-            MissingSend,
-            MissingReceive,
-            GroupOfOtherRanks,
-            LateStart,
-            ShortTimeout,
-            Network,
-            LostNode,
-        ]
-    };
-
     /// Its name in records.
     pub fn name(self) -> String {
         let words = format!("{self:?}");

@@ -21,6 +21,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The next `count` bytes.
+    #[inline]
     pub(super) fn take(&mut self, count: u64) -> Result<&'a [u8], String> {
         let parts = usize::try_from(count).ok().and_then(|count| self.rest.split_at_checked(count));
         let (taken, rest) = parts.ok_or_else(|| self.early())?;
@@ -33,11 +34,13 @@ impl<'a> Reader<'a> {
     }
 
     /// The next byte.
+    #[inline]
     pub(super) fn byte(&mut self) -> Result<u8, String> {
         Ok(self.take(1)?[0])
     }
 
     /// The next number, of `size` bytes in little-endian order.
+    #[inline]
     pub(super) fn number(&mut self, size: u64) -> Result<u64, String> {
         Ok(self.take(size)?.iter().rev().fold(0, |sum, digit| sum << 8 | u64::from(*digit)))
     }
