@@ -12,7 +12,7 @@
 use super::spans::zeroed;
 use super::weights::Weights;
 use crate::strategies::hooks::Hook;
-use crate::{Config, Error, Network, Result};
+use crate::{Config, Error, Result};
 use allfold_collectives::Communicator;
 use allfold_cuda::{Memory, Queue};
 use allfold_kernels::DType;
@@ -77,25 +77,11 @@ impl<'a> Exchange<'a> {
         !matches!(self.reduce_path, ReducePath::Host(_))
     }
 
-    /// Returns the state of the CPU's hook, as [`Hook::hook_state`] does.
-    pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
+    /// The CPU's hook, if it exchanges the gradients.
+    pub fn hook(&mut self) -> Option<&mut Hook<f32>> {
         match &mut self.reduce_path {
-            ReducePath::Host(hook) => hook.hook_state(&weights.members, network.params()),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Adapts the hook's state after a step under a loss scale, as [`Hook::after_scaled`] does.
-    pub fn after_scaled(&mut self, skipped: bool, by: f32) {
-        if let ReducePath::Host(hook) = &mut self.reduce_path {
-            hook.after_scaled(skipped, by);
-        }
-    }
-
-    /// Restores the hook's state, as [`Hook::load_hook_state`] does.
-    pub fn load_hook_state(&mut self, network: &Network<f32>, weights: &Weights, values: &[Vec<f32>]) {
-        if let ReducePath::Host(hook) = &mut self.reduce_path {
-            hook.load_hook_state(&weights.members, network.params(), values);
+            ReducePath::Host(hook) => Some(hook),
+            _ => None,
         }
     }
 }

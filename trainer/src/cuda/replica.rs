@@ -125,7 +125,8 @@ impl<'a> Replica<'a> {
     /// The state of this rank's hook, by name; equally long on every rank.
     pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
         let GpuWorker { exchange, passes, weights, .. } = &mut *self.worker;
-        let all = exchange.hook_state(&passes.network, weights);
+        let Some(hook) = exchange.hook() else { return Vec::new() };
+        let all = hook.hook_state(&weights.members, passes.network.params());
         let wide = |values: Vec<f32>| values.into_iter().map(|x| F::from_f64(f64::from(x))).collect();
         all.into_iter().map(|(name, values)| (name, wide(values))).collect()
     }
@@ -135,7 +136,9 @@ impl<'a> Replica<'a> {
         let narrow = |values: &Vec<F>| values.iter().map(|x| x.to_f64() as f32).collect();
         let values: Vec<Vec<f32>> = values.iter().map(narrow).collect();
         let GpuWorker { exchange, passes, weights, .. } = &mut *self.worker;
-        exchange.load_hook_state(&passes.network, weights, &values);
+        if let Some(hook) = exchange.hook() {
+            hook.load_hook_state(&weights.members, passes.network.params(), &values);
+        }
     }
 
     /// Whether this rank has parts of gradients or optimiser state: all ranks must download together then.
@@ -186,7 +189,9 @@ impl<'a> Replica<'a> {
     /// After a step under a loss scale: undoes a skipped step's changes of the hook's state, and multiplies the errors that the hook
     /// remembers, which are in units of the scale, by the factor by which the scale has changed.
     pub fn after_scaled(&mut self, skipped: bool, by: f32) {
-        self.worker.exchange.after_scaled(skipped, by);
+        if let Some(hook) = self.worker.exchange.hook() {
+            hook.after_scaled(skipped, by);
+        }
     }
 
     /// The bytes that the model takes on the device. `activations` is the peak of a step, including the tensors saved for the
@@ -205,7 +210,7 @@ impl<'a> Replica<'a> {
 
     /// Whether the device holds a staged batch.
     pub fn is_staged(&self) -> bool {
-        self.worker.is_staged()
+        !self.worker.staged.is_empty()
     }
 
     /// Queues a step over the batch that was staged first, as the strategy does it. Returns the number of samples of the batch.

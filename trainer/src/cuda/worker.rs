@@ -19,7 +19,9 @@ use super::outcome::StepOutcome;
 use super::spans::{mark, part, zeroed};
 use super::weights::{Weights, whole_of};
 use super::within::Within;
-use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, RankPlace, StepInput, part_of};
+use crate::engine::{
+    Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, RankPlace, StepInput, part_of, share_parts,
+};
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
@@ -233,13 +235,7 @@ impl<'a> GpuWorker<'a> {
             whole.copy_from_slice(own);
             return Ok(());
         };
-        let index = host.rank().index();
-        for (rank, layout) in layouts.into_iter().enumerate() {
-            let mut part = if rank == index { own.to_vec() } else { vec![F::ZERO; layout.part()] };
-            host.broadcast(&mut part, Rank(rank as u32))?;
-            layout.put(0, &part, whole);
-        }
-        Ok(())
+        share_parts((Some(host), host.rank().index()), layouts, own, whole)
     }
 
     pub fn download<F: Float>(
@@ -382,10 +378,6 @@ impl<'a> GpuWorker<'a> {
         let split = self.split.context.as_ref()?;
         let index = self.place.position(MeshAxis::Context).index;
         Some(Batch { x: split.cut(index, &batch.x), labels: split.cut(index, &batch.labels) })
-    }
-
-    pub fn is_staged(&self) -> bool {
-        !self.staged.is_empty()
     }
 
     /// Begins a step over the batch that was staged first. Returns its number of samples.

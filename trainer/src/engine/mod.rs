@@ -39,9 +39,9 @@ pub use groups::MeshGroups;
 pub(crate) use groups::copies_of;
 pub use place::RankPlace;
 pub use serving::{Serving, ServingRole, first_of};
-pub use slot::{ActivationReaders, readers};
+pub use slot::{ActivationReaders, TensorUses, readers};
 #[cfg(feature = "cuda")]
-pub(crate) use transfer::part_of;
+pub(crate) use transfer::{part_of, share_parts};
 pub use unit_layout::{
     Keep, ParamUnit, UnitLayout, filled_micro_batches, micro_batch, trained_parts, units_of_layers,
 };

@@ -5,7 +5,7 @@ use crate::timing::{LayerSpan, StepSpan, StepWork};
 
 /// The records of one step.
 #[derive(Default)]
-pub(super) struct Observed {
+pub(crate) struct Observed {
     /// Whether anything is recorded.
     pub wanted: bool,
     pub spans: Vec<StepSpan>,

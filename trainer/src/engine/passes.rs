@@ -151,7 +151,7 @@ impl<F: Float> Worker<'_, F> {
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);
-        let keep = slot.inputs_done(l);
+        let keep = slot.uses.inputs_done(l);
         slot.acts.input_grad(on, network, (l, slot.n), (params, &grads), keep, &mut peers);
         if !grads.is_empty() {
             on.pool.push(grads);

@@ -54,7 +54,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let Worker { slots, batch, readers, on, place, input, .. } = self;
         let slot = &mut slots[slot.0];
         slot.clear(on);
-        slot.begin(readers, &place.outline);
+        slot.uses.begin(readers, &place.outline);
         (slot.n, slot.micro, slot.first) = (part.len(), micro as u32 + 1, part.start);
         slot.share = part.len() as f64 / samples.max(1) as f64;
         let parts = place.loss_parts() as f64;
@@ -86,7 +86,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             }
             Phase::Forward(l) => self.forward(phase, l, at)?,
             Phase::Recompute(l) => {
-                self.slots[at.0].recompute(&self.readers, &self.network, l);
+                self.slots[at.0].uses.recompute(&self.readers, &self.network, l);
                 self.forward(phase, l, at)?;
             }
             Phase::Loss => self.add_loss(at)?,

@@ -20,15 +20,64 @@ pub(super) struct SlotState<F> {
     /// One label per row of logits.
     pub labels: Vec<u32>,
     pub acts: Activations<F>,
+    pub uses: TensorUses,
+    /// For each layer whose input gradient reads its weight gradients: those of this micro-batch.
+    pub own_grads: Vec<Vec<F>>,
+    /// For each layer: the weight gradients in this micro-batch of layers that are tied to it, until its own is computed.
+    pub tied_grads: Vec<Vec<F>>,
+}
+
+/// In one micro-batch: which phases and messages of a rank still read its tensors.
+#[derive(Clone, Debug, Default)]
+pub struct TensorUses {
     /// For each storage of an activation: the phases and messages that still read it.
     readers: Vec<u32>,
     /// For each layer: whether its weight gradient is still to be computed, and whether its input gradient has been.
     weights_due: Vec<bool>,
     inputs_done: Vec<bool>,
-    /// For each layer whose input gradient reads its weight gradients: those of this micro-batch.
-    pub own_grads: Vec<Vec<F>>,
-    /// For each layer: the weight gradients in this micro-batch of layers that are tied to it, until its own is computed.
-    pub tied_grads: Vec<Vec<F>>,
+}
+
+impl TensorUses {
+    /// Begins a micro-batch.
+    pub fn begin(&mut self, readers: &ActivationReaders, outline: &Outline) {
+        self.readers.clone_from(&readers.first);
+        self.weights_due.clear();
+        self.weights_due.extend_from_slice(outline.weight_grads());
+        self.inputs_done.clear();
+        self.inputs_done.resize(outline.layers(), false);
+    }
+
+    /// Before layer `l` is recomputed: counts the readers of its output, if that has memory of its own.
+    pub fn recompute(&mut self, readers: &ActivationReaders, network: &dyn NetworkTensors, l: usize) {
+        if network.storage_of(l + 1) == l + 1 {
+            self.readers[l + 1] = readers.again[l + 1];
+        }
+    }
+
+    /// Before the input gradient of layer `l`: whether the gradient of its output must be kept for its weight gradient.
+    pub fn inputs_done(&mut self, l: usize) -> bool {
+        self.inputs_done[l] = true;
+        self.weights_due[l]
+    }
+
+    /// After the weight gradient of layer `l`: whether its input gradient is done, so that nothing reads the gradient of its output.
+    pub fn weights_done(&mut self, l: usize) -> bool {
+        self.weights_due[l] = false;
+        self.inputs_done[l]
+    }
+
+    /// Counts one read of an activation's storage. Returns whether it was the last.
+    pub fn is_last_read(&mut self, storage: usize) -> bool {
+        self.readers[storage] = self.readers[storage].saturating_sub(1);
+        self.readers[storage] == 0
+    }
+
+    /// After a phase: the layer whose saved values no later phase reads, or that saves them again when it is recomputed.
+    pub fn saved_are_done(&self, network: &dyn NetworkTensors, phase: Phase) -> Option<usize> {
+        let l = layer_of(phase).filter(|l| network.is_recomputed(*l))?;
+        let is_last = self.inputs_done[l] && !self.weights_due[l];
+        (is_last || matches!(phase, Phase::Forward(_))).then_some(l)
+    }
 }
 
 /// For each storage of an activation: how many phases and messages of a rank read it.
@@ -84,32 +133,15 @@ impl<F: Float> SlotState<F> {
             first: 0,
             labels: Vec::new(),
             acts: Activations::new(layers),
-            readers: Vec::new(),
-            weights_due: vec![false; layers],
-            inputs_done: vec![false; layers],
+            uses: TensorUses::default(),
             own_grads: vec![Vec::new(); layers],
             tied_grads: vec![Vec::new(); layers],
         }
     }
 
-    /// Begins a micro-batch.
-    pub fn begin(&mut self, readers: &ActivationReaders, outline: &Outline) {
-        self.inputs_done.fill(false);
-        self.weights_due.copy_from_slice(outline.weight_grads());
-        self.readers.clear();
-        self.readers.extend_from_slice(&readers.first);
-    }
-
-    /// Before the input gradient of layer `l`: whether the gradient of its output must be kept for its weight gradient.
-    pub fn inputs_done(&mut self, l: usize) -> bool {
-        self.inputs_done[l] = true;
-        self.weights_due[l]
-    }
-
     /// After the weight gradient of layer `l`: frees the gradient of its output, if its input gradient is done.
     pub fn weights_done(&mut self, on: &mut Arithmetic<F>, l: usize) {
-        self.weights_due[l] = false;
-        if self.inputs_done[l]
+        if self.uses.weights_done(l)
             && let Some(grad) = self.acts.take_grad(l + 1)
         {
             on.pool.push(grad);
@@ -121,25 +153,14 @@ impl<F: Float> SlotState<F> {
         for storage in network.reads(phase).into_iter().flatten() {
             self.read_once(on, storage);
         }
-        if let Some(l) = layer_of(phase).filter(|l| network.is_recomputed(*l)) {
-            let is_last = self.inputs_done[l] && !self.weights_due[l];
-            if is_last || matches!(phase, Phase::Forward(_)) {
-                self.acts.free_saved(l, &mut on.pool);
-            }
-        }
-    }
-
-    /// Before layer `l` is recomputed: counts the readers of its output, if that has memory of its own.
-    pub fn recompute(&mut self, readers: &ActivationReaders, network: &Network<F>, l: usize) {
-        if network.storage_of(l + 1) == l + 1 {
-            self.readers[l + 1] = readers.again[l + 1];
+        if let Some(l) = self.uses.saved_are_done(network, phase) {
+            self.acts.free_saved(l, &mut on.pool);
         }
     }
 
     /// Counts one read of an activation's storage; the last read frees it.
     pub fn read_once(&mut self, on: &mut Arithmetic<F>, storage: usize) {
-        self.readers[storage] = self.readers[storage].saturating_sub(1);
-        if self.readers[storage] == 0 {
+        if self.uses.is_last_read(storage) {
             self.acts.free(storage, &mut on.pool);
         }
     }
@@ -155,7 +176,7 @@ impl<F: Float> SlotState<F> {
     pub fn clear(&mut self, on: &mut Arithmetic<F>) {
         self.acts.recycle_grads(&mut on.pool);
         self.acts.recycle_saved(&mut on.pool);
-        (0..self.readers.len()).for_each(|storage| self.acts.free(storage, &mut on.pool));
+        (0..=self.own_grads.len()).for_each(|storage| self.acts.free(storage, &mut on.pool));
         self.own_grads.iter_mut().chain(&mut self.tied_grads).for_each(|grads| {
             if !grads.is_empty() {
                 on.pool.push(std::mem::take(grads));

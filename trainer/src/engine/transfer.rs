@@ -7,7 +7,7 @@ use super::worker::Worker;
 use super::{Keep, MeshAxis, RankEngine, UnitExchange};
 use crate::optim::Optimiser;
 use crate::{Error, MemoryUse, ParamLayout, Result};
-use allfold_collectives::{Buffer, Rank, ReduceOp};
+use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::borrow::Cow;
 
@@ -17,6 +17,24 @@ pub(crate) fn part_of<'v, F: Float>(whole: &'v [F], layout: Option<&ParamLayout>
         Some(layout) if !whole.is_empty() => Cow::Owned(layout.take(whole)),
         _ => Cow::Borrowed(whole),
     }
+}
+
+/// Puts the values of the whole network into `whole`: those of this rank, number `index` of `group`, and those of the other ranks, with
+/// these layouts. Every rank of the group must call it.
+pub(crate) fn share_parts<F: Float>(
+    (group, index): (Option<&Communicator>, usize),
+    layouts: Vec<ParamLayout>,
+    own: &[F],
+    whole: &mut [F],
+) -> Result<()> {
+    for (rank, layout) in layouts.into_iter().enumerate() {
+        let mut part = if rank == index { own.to_vec() } else { vec![F::ZERO; layout.part()] };
+        if let Some(group) = group {
+            group.broadcast(&mut part, Rank(rank as u32))?;
+        }
+        layout.put(0, &part, whole);
+    }
+    Ok(())
 }
 
 impl<F: Float> Worker<'_, F> {
@@ -75,16 +93,8 @@ impl<F: Float> Worker<'_, F> {
         let Some((axis, layouts)) = self.split.parts() else { return self.download_part(params, buffers) };
         let mut own = Vec::new();
         self.download_part(&mut own, buffers)?;
-        let index = self.place.position(axis).index;
-        for (rank, layout) in layouts.into_iter().enumerate() {
-            let mut part = if rank == index { own.clone() } else { vec![F::ZERO; layout.part()] };
-            if let Some(group) = self.groups.along(axis) {
-                group.broadcast(&mut part, Rank(rank as u32))?;
-            }
-            params.resize(layout.whole(), F::ZERO);
-            layout.put(0, &part, params);
-        }
-        Ok(())
+        params.resize(layouts.first().map_or(0, ParamLayout::whole), F::ZERO);
+        share_parts((self.groups.along(axis), self.place.position(axis).index), layouts, &own, params)
     }
 
     /// Gives every rank the parameters of its position on the tensor or expert axis, and all buffers.
@@ -197,11 +207,6 @@ impl<F: Float> Worker<'_, F> {
             }
         }
         Ok(all)
-    }
-
-    /// This rank's running statistics and other buffers.
-    pub fn buffers(&self) -> &[F] {
-        &self.buffers
     }
 
     /// The memory that this rank holds now.

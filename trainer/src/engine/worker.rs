@@ -9,8 +9,8 @@ use super::unit::UnitState;
 use super::unit_layout::trained_parts;
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, RankPlace, Route, Slot};
 use crate::model::Arithmetic;
-use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Result, models};
+use crate::timing::{BucketTimes, StepSpan, StepWork};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, Network, Result, models};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -69,7 +69,7 @@ pub(crate) struct Worker<'a, F: Float> {
     /// For each layer: whether its parameters already have a gradient in this step.
     pub(super) begun: Vec<bool>,
     /// All buffers, such as running statistics. Only those of this rank's layers are kept up to date.
-    pub(super) buffers: Vec<F>,
+    pub(crate) buffers: Vec<F>,
     pub(super) slots: Vec<SlotState<F>>,
     pub(super) readers: ActivationReaders,
     pub(super) on: Arithmetic<F>,
@@ -85,21 +85,22 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) copies: Vec<Option<Communicator>>,
     /// For each unit, the first stage that holds it.
     pub(super) holders: Vec<Rank>,
-    pub(super) batch: Batch<F>,
+    pub(crate) batch: Batch<F>,
     pub(super) input: StepInput,
     pub(super) scaler: Option<GradScaler>,
     pub(super) loss: f64,
     pub(super) skipped: bool,
     pub(super) not_finite: Option<String>,
     pub(super) norm: Option<f64>,
-    pub(super) log: Vec<BucketTimes>,
+    /// The exchanges of gradients in the last step.
+    pub(crate) log: Vec<BucketTimes>,
     /// Time of forward phases in this step, and time spent waiting.
     pub(super) forward_time: Picos,
     pub(super) waited: Picos,
     pub(super) update_time: Picos,
     /// When the current phase started, or when its last exchange ended.
     pub(super) since: Picos,
-    pub(super) observed: Observed,
+    pub(crate) observed: Observed,
 }
 
 /// The number of free buffers that a rank keeps: for a unit that is gathered ahead, a unit in use and a unit that is reduced.
@@ -210,11 +211,6 @@ impl<'a, F: Float> Worker<'a, F> {
         self.units.iter_mut().for_each(|unit| unit.grad_part_begun = false);
     }
 
-    /// Returns the batch of the step.
-    pub fn take_batch(&mut self) -> Batch<F> {
-        std::mem::take(&mut self.batch)
-    }
-
     /// Fails every group of this rank because of `error`, so that the other ranks end too. Returns `error`.
     pub fn failed(&self, error: Error) -> Error {
         let why = error.to_string();
@@ -236,11 +232,6 @@ impl<'a, F: Float> Worker<'a, F> {
         }
     }
 
-    /// The exchanges of gradients in the last step.
-    pub fn log(&self) -> &[BucketTimes] {
-        &self.log
-    }
-
     /// Bytes of the free buffers of whole units.
     pub(super) fn spare_bytes(&self) -> u64 {
         (self.free_buffers.iter().map(|buffer| buffer.len()).sum::<usize>() * size_of::<F>()) as u64
@@ -254,31 +245,6 @@ impl<'a, F: Float> Worker<'a, F> {
             sum.iter_mut().zip(slot.bytes()).for_each(|(sum, bytes)| *sum += bytes);
         }
         sum
-    }
-
-    /// Turns the records of [`Worker::spans`] and [`Worker::peak`] on or off.
-    pub fn observe(&mut self, wanted: bool) {
-        self.observed.wanted = wanted;
-    }
-
-    /// The work and the waiting of the last step, in order.
-    pub fn spans(&self) -> &[StepSpan] {
-        &self.observed.spans
-    }
-
-    /// Turns the record of [`Worker::layers`] on or off, from the next step on.
-    pub fn observe_layers(&mut self, wanted: bool) {
-        self.observed.layers_wanted = wanted;
-    }
-
-    /// The passes of layers in the last step, in order.
-    pub fn layers(&self) -> &[LayerSpan] {
-        &self.observed.layers
-    }
-
-    /// The memory of this rank at the time in the last step when it held the most.
-    pub fn peak(&self) -> MemoryUse {
-        self.observed.peak
     }
 
     /// Records that this rank did `work`, of micro-batch `micro` if any, from `start` until now.

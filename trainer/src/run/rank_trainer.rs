@@ -70,7 +70,7 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     ) -> Result<StepResult> {
         self.worker.begin(std::mem::take(batch), input, scaler);
         let done = self.driver.step(&mut self.worker as &mut dyn RankEngine);
-        *batch = self.worker.take_batch();
+        *batch = std::mem::take(&mut self.worker.batch);
         done.map_err(|error| self.worker.failed(error))?;
         Ok(self.worker.report())
     }
@@ -105,12 +105,12 @@ impl<'a, F: Float> RankTrainer<'a, F> {
 
     /// Running statistics and other buffers of this rank.
     pub fn buffers(&self) -> &[F] {
-        self.worker.buffers()
+        &self.worker.buffers
     }
 
     /// The exchanges of gradients in the last step.
     pub fn buckets(&self) -> &[BucketTimes] {
-        self.worker.log()
+        &self.worker.log
     }
 
     /// The parameters that are trained but that the loss does not depend on.
@@ -125,12 +125,12 @@ impl<'a, F: Float> RankTrainer<'a, F> {
 
     /// Turns the record of [`RankTrainer::peak`] on or off, and that of spans.
     pub fn observe(&mut self, wanted: bool) {
-        self.worker.observe(wanted);
+        self.worker.observed.wanted = wanted;
     }
 
     /// The memory of this rank at the time in the last step when it held the most, if it was recorded.
     pub fn peak(&self) -> Option<MemoryUse> {
-        Some(self.worker.peak()).filter(|peak| peak.total() > 0)
+        Some(self.worker.observed.peak).filter(|peak| peak.total() > 0)
     }
 }
 
@@ -207,14 +207,14 @@ impl<F: Float> TrainingRank<F> for RankTrainer<'_, F> {
     }
 
     fn observe_layers(&mut self, wanted: bool) {
-        self.worker.observe_layers(wanted);
+        self.worker.observed.layers_wanted = wanted;
     }
 
     fn records(&self) -> StepRecords<'_> {
         StepRecords {
             buckets: self.buckets(),
-            spans: self.worker.spans(),
-            layers: self.worker.layers(),
+            spans: &self.worker.observed.spans,
+            layers: &self.worker.observed.layers,
             peak: self.peak(),
         }
     }

@@ -7,8 +7,8 @@
 
 use super::buffers::{ClockBuffer, ClockBufferPool, grown};
 use super::units::UnitSizes;
-use allfold_trainer::engine::{ActivationReaders, Boundary, Slot};
-use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase, layer_of};
+use allfold_trainer::engine::{ActivationReaders, Boundary, Slot, TensorUses};
+use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase};
 use std::sync::Arc;
 
 /// The tensors of a micro-batch.
@@ -19,10 +19,7 @@ struct SlotBuffers {
     acts: Vec<ClockBuffer>,
     saved: Vec<(ClockBuffer, usize)>,
     grads: Vec<Option<ClockBuffer>>,
-    /// For each storage of an activation: the phases and messages that still read it.
-    readers: Vec<u32>,
-    weights_due: Vec<bool>,
-    inputs_done: Vec<bool>,
+    uses: TensorUses,
     own_grads: Vec<ClockBuffer>,
     tied_grads: Vec<ClockBuffer>,
 }
@@ -192,7 +189,6 @@ impl ClockMemory<'_> {
                 acts: vec![ClockBuffer::default(); layers + 1],
                 saved: vec![(ClockBuffer::default(), 0); layers],
                 grads: vec![None; layers + 1],
-                inputs_done: vec![false; layers],
                 own_grads: vec![ClockBuffer::default(); layers],
                 tied_grads: vec![ClockBuffer::default(); layers],
                 ..SlotBuffers::default()
@@ -201,10 +197,8 @@ impl ClockMemory<'_> {
         self.forget(Slot(at));
         let slot = &mut self.slots[at];
         (slot.n, slot.micro) = (n, micro);
-        slot.inputs_done.fill(false);
-        slot.weights_due = self.with.outline.weight_grads().to_vec();
-        slot.readers.clone_from(&self.with.readers.first);
-        if slot.readers[0] > 0 {
+        slot.uses.begin(&self.with.readers, &self.with.outline);
+        if self.with.readers.first[0] > 0 {
             let buffer = self.pool.take(n * self.numbers(0));
             self.acts += buffer.capacity;
             self.slots[at].acts[0] = buffer;
@@ -217,9 +211,7 @@ impl ClockMemory<'_> {
         match phase {
             Phase::Forward(l) => self.forward(l, at),
             Phase::Recompute(l) => {
-                if self.with.network.storage_of(l + 1) == l + 1 {
-                    self.slots[at].readers[l + 1] = self.with.readers.again[l + 1];
-                }
+                self.slots[at].uses.recompute(&self.with.readers, self.with.network, l);
                 self.forward(l, at);
             }
             Phase::Loss => {
@@ -236,14 +228,11 @@ impl ClockMemory<'_> {
         for storage in self.with.network.reads(phase).into_iter().flatten() {
             self.read_once(at, storage);
         }
-        if let Some(l) = layer_of(phase).filter(|l| self.with.network.is_recomputed(*l)) {
-            let slot = &mut self.slots[at];
-            let is_last = slot.inputs_done[l] && !slot.weights_due[l];
-            if is_last || matches!(phase, Phase::Forward(_)) {
-                let saved = std::mem::take(&mut slot.saved[l].0);
-                self.saved -= saved.capacity;
-                self.pool.push_filled(saved);
-            }
+        let slot = &mut self.slots[at];
+        if let Some(l) = slot.uses.saved_are_done(self.with.network, phase) {
+            let saved = std::mem::take(&mut slot.saved[l].0);
+            self.saved -= saved.capacity;
+            self.pool.push_filled(saved);
         }
     }
 
@@ -265,8 +254,7 @@ impl ClockMemory<'_> {
 
     fn read_once(&mut self, at: usize, storage: usize) {
         let slot = &mut self.slots[at];
-        slot.readers[storage] = slot.readers[storage].saturating_sub(1);
-        if slot.readers[storage] == 0 {
+        if slot.uses.is_last_read(storage) {
             let act = std::mem::take(&mut slot.acts[storage]);
             self.acts -= act.capacity;
             self.pool.push_filled(act);
@@ -321,8 +309,7 @@ impl ClockMemory<'_> {
         }
         self.begun[owner] = true;
         let slot = &mut self.slots[at];
-        slot.weights_due[l] = false;
-        if slot.inputs_done[l]
+        if slot.uses.weights_done(l)
             && let Some(grad) = slot.grads[l + 1].take()
         {
             self.pool.push(grad);
@@ -332,8 +319,7 @@ impl ClockMemory<'_> {
     fn input_grad(&mut self, l: usize, at: usize) {
         let slot = &mut self.slots[at];
         let own = std::mem::take(&mut slot.own_grads[l]);
-        slot.inputs_done[l] = true;
-        let keep = slot.weights_due[l];
+        let keep = slot.uses.inputs_done(l);
         self.input_grad_of(l, at, keep);
         self.pool.push_filled(own);
     }
