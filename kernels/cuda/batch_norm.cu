@@ -8,8 +8,11 @@
 //   bn_by          mean and r from totals, updates the running statistics
 //   bn_running     mean and r from the running statistics, for evaluation
 //   bn_apply_T     y = (x - mean) (r w) + b                                               reads n, writes n
+//   bn_relu_T      y = max(0, that), of T, + other if it is not null                      reads n or 2 n, writes n
 //   bn_reduce_T    parts [C, S, 2] = (sum dy, sum dy (x - mean)) in f64;   bn_params gives db and dw      reads 2 n
 //   bn_input_T     dx = (dy - db / m - (x - mean) r dw / m) (r w)                         reads 2 n, writes n
+//   bn_relu_reduce_T, bn_relu_input_T     the same with dy = 0 where bn_relu gives no value above 0, computed again from x
+//   bn_add_reduce_T    dz = dy + more (null: dy) where y > 0, else 0, and the sums of bn_reduce with dz       reads 3 n or 4 n, writes n
 //                  m = *count where the ranks added it up on the device, else the argument
 //
 // Grid of the kernels that read x: (channels, slices). A thread has the same channels in all its steps, so it reads the values per
@@ -242,34 +245,42 @@ KERNEL(bn_running, const f32* running, u64 channels, f32* means, f32* rs) {
 
 // ---- the forward pass ----
 
-template <class T, int W> struct Normalise {
-    static const int U = W == 1 ? 8 : 16 / (int)sizeof(T);
-    const T* x;
+template <class T, int W, bool RELU> struct Normalise {
+    static const int U = W == 1 ? 8 : (RELU ? 8 : 16) / (int)sizeof(T);
+    const T *x, *other;
     T* y;
     f32 mean[W], scale[W], bias[W];
     template <bool FULL> INLINE void step(Walk<W>& walk) {
         // The places are computed a second time for the stores, which takes fewer registers than storing them.
         Walk<W> again = walk;
-        Pack<T, W> a[U];
+        Pack<T, W> a[U], b[RELU ? U : 1];
 #pragma unroll
         for (int u = 0; u < U; u++) {
             u64 at = walk.next();
-            if (FULL || u < (int)walk.left) a[u] = load<T, W>(x + at);
+            if (!FULL && u >= (int)walk.left) continue;
+            a[u] = load<T, W>(x + at);
+            if (RELU && other) b[RELU ? u : 0] = load<T, W>(other + at);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (!FULL && u >= (int)walk.left) break;
 #pragma unroll
-            for (int k = 0; k < W; k++) a[u].at[k] = narrow<T>((widen(a[u].at[k]) - mean[k]) * scale[k] + bias[k]);
+            for (int k = 0; k < W; k++) {
+                a[u].at[k] = narrow<T>((widen(a[u].at[k]) - mean[k]) * scale[k] + bias[k]);
+                // Each operation rounds to T, as where it is a kernel of its own.
+                if (RELU && other) a[u].at[k] = narrow<T>(widen(a[u].at[k]) + widen(b[RELU ? u : 0].at[k]));
+                if (RELU) a[u].at[k] = narrow<T>(widen(a[u].at[k]) < 0.0f ? 0.0f : widen(a[u].at[k]));
+            }
             store<T, W>(y + again.next(), a[u]);
         }
     }
 };
 
-template <int W, class T>
-INLINE void normalise(const T* x, const Plane& s, const f32* w, const f32* b, const f32* means, const f32* rs, T* y) {
+template <int W, bool RELU, class T>
+INLINE void normalise(const T* x, const T* other, const Plane& s, const f32* w, const f32* b, const f32* means,
+                      const f32* rs, T* y) {
     Walk<W> walk(s);
-    Normalise<T, W> body = {x, y};
+    Normalise<T, W, RELU> body = {x, other, y};
     f32 r[W];
     walk.own(s, means, body.mean);
     walk.own(s, b, body.bias);
@@ -282,17 +293,52 @@ INLINE void normalise(const T* x, const Plane& s, const f32* w, const f32* b, co
 
 // ---- the backward pass ----
 
-template <class T, int W> struct Reduce {
-    static const int U = W == 1 ? 8 : 8 / (int)sizeof(T);
-    const T *x, *dy;
+// The mask of a rectifier after a batch norm: whether the normalised value, of T, is above 0.
+template <class T, int W> struct Mask {
+    f32 scale[W], bias[W];
+    INLINE bool open(f32 apart, int k) const { return widen(narrow<T>(apart * scale[k] + bias[k])) > 0.0f; }
+    INLINE Mask(const Walk<W>& walk, const Plane& s, const f32* w, const f32* b, const f32* rs) {
+        f32 r[W];
+        walk.own(s, b, bias);
+        walk.own(s, rs, r);
+        walk.own(s, w, scale);
+#pragma unroll
+        for (int k = 0; k < W; k++) scale[k] = r[k] * scale[k];
+    }
+};
+
+// The gradient that arrives at a batch norm: dy; dy behind a rectifier; or dy + more behind a sum and a rectifier, which is also stored.
+enum Behind { NOTHING, RELU, ADD };
+
+template <class T, int W, Behind B> struct Reduce {
+    static const int U = B == ADD ? 1 : W == 1 ? (B == RELU ? 2 : 8) : (B == RELU ? 4 : 8) / (int)sizeof(T);
+    const T *x, *dy, *y, *more;
+    T* dz;
+    const Mask<T, W>& mask;
     f32 mean[W];
     f64 sum[W], product[W];
     template <bool FULL> INLINE void step(Walk<W>& walk) {
+        Walk<W> again = walk;
         Pack<T, W> a[U], d[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {
             u64 at = walk.next();
             if (FULL || u < (int)walk.left) a[u] = load<T, W>(x + at), d[u] = load<T, W>(dy + at);
+        }
+        if (B == ADD) {
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                if (!FULL && u >= (int)walk.left) break;
+                u64 at = again.next();
+                Pack<T, W> out = load<T, W>(y + at), e;
+                if (more) e = load<T, W>(more + at);
+#pragma unroll
+                for (int k = 0; k < W; k++) {
+                    if (more) d[u].at[k] = narrow<T>(widen(d[u].at[k]) + widen(e.at[k]));
+                    d[u].at[k] = narrow<T>(widen(out.at[k]) > 0.0f ? widen(d[u].at[k]) : 0.0f);
+                }
+                store<T, W>(dz + at, d[u]);
+            }
         }
 #pragma unroll
         for (int k = 0; k < W; k++) {
@@ -300,9 +346,10 @@ template <class T, int W> struct Reduce {
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 if (!FULL && u >= (int)walk.left) break;
-                f32 one = widen(d[u].at[k]);
+                f32 apart = widen(a[u].at[k]) - mean[k];
+                f32 one = B == RELU && !mask.open(apart, k) ? 0.0f : widen(d[u].at[k]);
                 few += one;
-                products += one * (widen(a[u].at[k]) - mean[k]);
+                products += one * apart;
             }
             sum[k] += few, product[k] += products;
         }
@@ -333,11 +380,15 @@ template <int W> INLINE void block_sums(const Plane& s, f64 (&x)[W], f64 (*share
     parts[2 * (c * gridDim.y + blockIdx.y)] = all;
 }
 
-template <int W, class T>
-INLINE void reduce(const T* x, const T* dy, const Plane& s, const f32* means, f64 (*shared)[32], f64* parts) {
+// What the kernels of the backward pass read and write; `b` is null without a rectifier of its own, `more` without a second gradient.
+template <class T> struct Back { const T *x, *dy, *y, *more; T* dz; const f32 *w, *b, *means, *rs; };
+
+template <int W, Behind B, class T>
+INLINE void reduce(const Back<T>& of, const Plane& s, f64 (*shared)[32], f64* parts) {
     Walk<W> walk(s);
-    Reduce<T, W> body = {x, dy};
-    walk.own(s, means, body.mean);
+    const Mask<T, W> mask(walk, s, B == RELU ? of.w : of.means, B == RELU ? of.b : of.means, B == RELU ? of.rs : of.means);
+    Reduce<T, W, B> body = {of.x, of.dy, of.y, of.more, of.dz, mask};
+    walk.own(s, of.means, body.mean);
 #pragma unroll
     for (int k = 0; k < W; k++) body.sum[k] = body.product[k] = 0.0;
     walk.over(body);
@@ -357,10 +408,11 @@ KERNEL(bn_params, const f64* parts, u32 slices, u64 channels, const f32* rs, f32
     }
 }
 
-template <class T, int W> struct InputGradient {
-    static const int U = W == 1 ? 8 : 8 / (int)sizeof(T);
+template <class T, int W, Behind B> struct InputGradient {
+    static const int U = W == 1 ? (B == NOTHING ? 8 : 4) : (B == NOTHING ? 8 : 4) / (int)sizeof(T);
     const T *x, *dy;
     T* dx;
+    const Mask<T, W>& mask;
     f32 mean[W], r[W], scale[W], from_w[W], from_b[W];
     template <bool FULL> INLINE void step(Walk<W>& walk) {
         Walk<W> again = walk;
@@ -375,22 +427,23 @@ template <class T, int W> struct InputGradient {
             if (!FULL && u >= (int)walk.left) break;
 #pragma unroll
             for (int k = 0; k < W; k++) {
-                f32 hat = (widen(a[u].at[k]) - mean[k]) * r[k];
-                a[u].at[k] = narrow<T>((widen(d[u].at[k]) - from_b[k] - hat * from_w[k]) * scale[k]);
+                f32 apart = widen(a[u].at[k]) - mean[k], hat = apart * r[k];
+                f32 one = B == RELU && !mask.open(apart, k) ? 0.0f : widen(d[u].at[k]);
+                a[u].at[k] = narrow<T>((one - from_b[k] - hat * from_w[k]) * scale[k]);
             }
             store<T, W>(dx + again.next(), a[u]);
         }
     }
 };
 
-template <int W, class T>
-INLINE void input(const T* x, const T* dy, const Plane& s, const f32* w, const f32* means, const f32* rs, const f32* dw,
-                  const f32* db, f32 m, T* dx) {
+template <int W, Behind B, class T>
+INLINE void input(const Back<T>& of, const Plane& s, const f32* dw, const f32* db, f32 m, T* dx) {
     Walk<W> walk(s);
-    InputGradient<T, W> body = {x, dy, dx};
-    walk.own(s, means, body.mean);
-    walk.own(s, rs, body.r);
-    walk.own(s, w, body.scale);
+    const Mask<T, W> mask(walk, s, of.w, B == RELU ? of.b : of.w, of.rs);
+    InputGradient<T, W, B> body = {of.x, of.dy, dx, mask};
+    walk.own(s, of.means, body.mean);
+    walk.own(s, of.rs, body.r);
+    walk.own(s, of.w, body.scale);
     walk.own(s, dw, body.from_w);
     walk.own(s, db, body.from_b);
 #pragma unroll
@@ -402,24 +455,49 @@ INLINE void input(const T* x, const T* dy, const Plane& s, const f32* w, const f
     walk.over(body);
 }
 
+#define BN_REDUCE(T, B, places)                                                                                     \
+    __shared__ f64 shared[THREADS / 32][32];                                                                        \
+    in_packs<T>(s, places) ? reduce<4, B>(of, s, shared, parts) : reduce<1, B>(of, s, shared, parts);
+#define BN_INPUT(T, B)                                                                                              \
+    if (count) m = (f32)*count;                                                                                     \
+    in_packs<T>(s, (u64)x | (u64)dy | (u64)dx) ? input<4, B>(of, s, dw, db, m, dx) : input<1, B>(of, s, dw, db, m, dx);
+
 #define BATCH_NORM(T)                                                                                               \
     KERNEL(bn_partial_##T, const T* x, Plane s, Moments* parts) {                                                   \
         __shared__ Moments shared[THREADS / 32][32];                                                                \
         in_packs<T>(s, (u64)x) ? partial<4>(x, s, shared, parts) : partial<1>(x, s, shared, parts);                 \
     }                                                                                                               \
     KERNEL(bn_apply_##T, const T* x, Plane s, const f32* w, const f32* b, const f32* means, const f32* rs, T* y) {  \
-        in_packs<T>(s, (u64)x | (u64)y) ? normalise<4>(x, s, w, b, means, rs, y)                                    \
-                                        : normalise<1>(x, s, w, b, means, rs, y);                                   \
+        in_packs<T>(s, (u64)x | (u64)y) ? normalise<4, false>(x, (const T*)0, s, w, b, means, rs, y)                \
+                                        : normalise<1, false>(x, (const T*)0, s, w, b, means, rs, y);               \
+    }                                                                                                               \
+    KERNEL(bn_relu_##T, const T* x, Plane s, const f32* w, const f32* b, const f32* means, const f32* rs,           \
+           const T* other, T* y) {                                                                                  \
+        in_packs<T>(s, (u64)x | (u64)y | (u64)other) ? normalise<4, true>(x, other, s, w, b, means, rs, y)          \
+                                                     : normalise<1, true>(x, other, s, w, b, means, rs, y);         \
     }                                                                                                               \
     KERNEL(bn_reduce_##T, const T* x, const T* dy, Plane s, const f32* means, f64* parts) {                         \
-        __shared__ f64 shared[THREADS / 32][32];                                                                    \
-        in_packs<T>(s, (u64)x | (u64)dy) ? reduce<4>(x, dy, s, means, shared, parts)                                \
-                                         : reduce<1>(x, dy, s, means, shared, parts);                               \
+        Back<T> of = {x, dy, 0, 0, 0, 0, 0, means, 0};                                                              \
+        BN_REDUCE(T, NOTHING, (u64)x | (u64)dy)                                                                     \
+    }                                                                                                               \
+    KERNEL(bn_relu_reduce_##T, const T* x, const T* dy, Plane s, const f32* means, const f32* w, const f32* b,      \
+           const f32* rs, f64* parts) {                                                                             \
+        Back<T> of = {x, dy, 0, 0, 0, w, b, means, rs};                                                             \
+        BN_REDUCE(T, RELU, (u64)x | (u64)dy)                                                                        \
+    }                                                                                                               \
+    KERNEL(bn_add_reduce_##T, const T* x, const T* dy, Plane s, const f32* means, const T* y, const T* more, T* dz, \
+           f64* parts) {                                                                                            \
+        Back<T> of = {x, dy, y, more, dz, 0, 0, means, 0};                                                          \
+        BN_REDUCE(T, ADD, (u64)x | (u64)dy | (u64)y | (u64)more | (u64)dz)                                          \
     }                                                                                                               \
     KERNEL(bn_input_##T, const T* x, const T* dy, Plane s, const f32* w, const f32* means, const f32* rs,           \
            const f32* dw, const f32* db, f32 m, const f64* count, T* dx) {                                          \
-        if (count) m = (f32)*count;                                                                                 \
-        in_packs<T>(s, (u64)x | (u64)dy | (u64)dx) ? input<4>(x, dy, s, w, means, rs, dw, db, m, dx)                \
-                                                   : input<1>(x, dy, s, w, means, rs, dw, db, m, dx);               \
+        Back<T> of = {x, dy, 0, 0, 0, w, 0, means, rs};                                                             \
+        BN_INPUT(T, NOTHING)                                                                                        \
+    }                                                                                                               \
+    KERNEL(bn_relu_input_##T, const T* x, const T* dy, Plane s, const f32* w, const f32* means, const f32* rs,      \
+           const f32* dw, const f32* db, f32 m, const f64* count, const f32* b, T* dx) {                            \
+        Back<T> of = {x, dy, 0, 0, 0, w, b, means, rs};                                                             \
+        BN_INPUT(T, RELU)                                                                                           \
     }
 FOR_TRAINED(BATCH_NORM)

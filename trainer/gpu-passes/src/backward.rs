@@ -1,5 +1,6 @@
 //! The backward pass on a device: parameter gradients into their slots, activation gradients down to the input.
 
+use super::fusion::Fusion;
 use super::layout::TensorFormat;
 use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::error::network;
@@ -14,7 +15,8 @@ use allfold_networks::layers::LayerOperation;
 use std::sync::Arc;
 
 impl Passes {
-    fn dy(&self, l: usize) -> Result<Arc<Memory>> {
+    /// The gradient of the output of layer `l`, without a second gradient that is not yet added to it.
+    pub(crate) fn first_grad(&self, l: usize) -> Result<Arc<Memory>> {
         let missing =
             || network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]));
         self.slot.act_grads[l + 1].clone().ok_or_else(missing)
@@ -87,7 +89,7 @@ impl Passes {
         self.gather_gradient(l, with)?;
         // The gathered input is freed with the layer's other tensors.
         drop(self.gather_input(l, with)?);
-        let dy = self.dy(l)?;
+        let dy = self.first_grad(l)?;
         let x = self.x(l, n)?;
         let mut keep = None;
         match &self.operations[l] {
@@ -106,16 +108,10 @@ impl Passes {
                     self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, plane))?;
                 }
             }
-            LayerOperation::BatchNorm { channels, plane, .. } => {
-                let shape = self.batch_norm(l, *channels, *plane, n);
+            LayerOperation::BatchNorm { channels, .. } => {
                 let both = queue.memory(8 * channels)?;
                 let (dw, db) = halves(&both, *channels)?;
-                shape.backward_params(
-                    queue,
-                    (x, dy.all()),
-                    stats(&self.slot.saved[l], *channels)?,
-                    (dw, db),
-                )?;
+                self.norm_sums(l, &dy, &both, with)?;
                 self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
                 self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
                 keep = Some(both);
@@ -200,8 +196,15 @@ impl Passes {
     pub(crate) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         self.gather_gradient(l, with)?;
-        let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
+        if let Fusion::Relu { norm, other } = self.fusions[l] {
+            let dx = match other {
+                Some(_) => Arc::new(self.sum_relu_back(l, norm, with)?),
+                None => self.first_grad(l)?,
+            };
+            return self.accumulate_grad(from[0], (self.precision.act(l + 1), dx), with);
+        }
+        let dy = self.first_grad(l)?;
         if self.network.layers()[l].identity_backward() {
             let is = self.precision.act(l + 1);
             return from.into_iter().try_for_each(|act| self.accumulate_grad(act, (is, dy.clone()), with));
@@ -300,10 +303,11 @@ impl Passes {
             true => Some(saved[1].all().part(0, 8)?),
             false => None,
         };
-        let (w, m) = (self.wide_param(l, 0, with.weights)?, (with.n * shape.plane) as f32);
+        let ((w, b), m) = (self.norm_params(l, with)?, (with.n * shape.plane) as f32);
+        let bias = (self.fusions[l] == Fusion::Norm { masks: true }).then_some(b);
         let (at, stats) = ((self.x(l, with.n)?, dy.all()), stats(saved, shape.channels)?);
         let sums = halves(both, shape.channels)?;
-        shape.backward_input(with.queue, at, w, stats, sums, (m, count), dx.all())?;
+        shape.backward_input(with.queue, at, (w, bias), stats, sums, (m, count), dx.all())?;
         Ok(())
     }
 
@@ -318,6 +322,14 @@ impl Passes {
         let (queue, wanted) = (with.queue, self.precision.acts[act]);
         let brought = is.to(self.precision.act(act), dx.all(), queue)?;
         let mut dx = brought.map_or(dx, Arc::new);
+        let by_reader = act.checked_sub(1).map(|l| self.fusions[l]);
+        if matches!(by_reader, Some(Fusion::Relu { other: Some(_), .. }))
+            && self.slot.act_grads[act].is_some()
+            && self.slot.second_grads[act].is_none()
+        {
+            self.slot.second_grads[act] = Some(dx);
+            return Ok(());
+        }
         if let Some(held) = self.slot.act_grads[act].take() {
             let sum = queue.memory(dx.len())?;
             launch::add(queue, wanted, (dx.all(), held.all()), sum.all())?;
@@ -333,11 +345,11 @@ pub(crate) fn gone(name: &str) -> Error {
 }
 
 /// Splits `both` into two vectors of `n` f32 that are stored one after the other.
-fn halves(both: &Memory, n: usize) -> Result<(Slice<'_>, Slice<'_>)> {
+pub(crate) fn halves(both: &Memory, n: usize) -> Result<(Slice<'_>, Slice<'_>)> {
     Ok((both.all().part(0, 4 * n)?, both.all().part(4 * n, 4 * n)?))
 }
 
-fn stats(saved: &[Memory], channels: usize) -> Result<launch::Saved<'_>> {
+pub(crate) fn stats(saved: &[Memory], channels: usize) -> Result<launch::Saved<'_>> {
     let both = saved.first().ok_or_else(|| gone("batch norm"))?;
     let (means, rs) = halves(both, channels)?;
     Ok(launch::Saved { means, rs })

@@ -15,6 +15,7 @@
 mod backward;
 mod error;
 mod experts;
+mod fusion;
 mod layout;
 mod linear;
 mod loss;

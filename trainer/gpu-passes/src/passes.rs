@@ -4,6 +4,7 @@
 //! Activations come from the queue's pool and return to it as soon as the backward pass has used them. A layer that computes in
 //! another type than its input has reads a cast copy of the input ([`super::precision`]).
 
+use super::fusion::Fusion;
 use super::layout::{ChannelsLast, TensorFormat, filters};
 use super::precision::TensorFormats;
 use super::slot::{BackwardCounts, SlotTensors};
@@ -54,6 +55,8 @@ pub struct Passes {
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
     counts: BackwardCounts,
+    /// How each layer takes part in a fused computation.
+    pub(crate) fusions: Vec<Fusion>,
     /// For each layer: whether its forward pass runs again in the backward pass.
     runs_again: Vec<bool>,
     /// The micro-batch that the passes work on, and its number among the slots.
@@ -94,6 +97,7 @@ impl Passes {
             counts: BackwardCounts::of(&network),
             runs_again: (0..operations.len()).map(|l| again.contains(&Phase::Recompute(l))).collect(),
             slot: SlotTensors::new(operations.len(), queue)?,
+            fusions: vec![Fusion::Alone; operations.len()],
             at: 0,
             others: Vec::new(),
             operations,
@@ -176,7 +180,11 @@ impl Passes {
         match phase {
             Phase::SyncForward(l) => self.sums(l, with)?,
             Phase::Forward(l) => {
-                self.forward_layer(l, with, true)?;
+                match self.fusions[l] {
+                    Fusion::Sum => {}
+                    Fusion::Relu { norm, other } => self.forward_fused(l, (norm, other), with)?,
+                    _ => self.forward_layer(l, with, true)?,
+                }
                 self.drop_recomputed(l);
             }
             Phase::Recompute(l) => self.forward_layer(l, with, true)?,
@@ -301,7 +309,8 @@ impl Passes {
         // Where ranks share the positions of an output, its parts have all positions before they are summed.
         let layer = &self.network.layers()[l];
         let [own, all] = [layer.outputs(), layer.gradient_len()].map(|each| with.n * each);
-        let y = self.fresh(l, all, with.queue)?;
+        let is_inside = train && matches!(self.fusions[l], Fusion::Norm { .. });
+        let y = self.fresh(l, if is_inside { 0 } else { all }, with.queue)?;
         let summed = if own < all { Some(self.fresh(l, own, with.queue)?) } else { None };
         let own_input = self.gather_input(l, with)?;
         let mut saved = match self.operations[l] {
@@ -320,36 +329,8 @@ impl Passes {
         }
         saved.extend(totals);
         self.slot.saved[l] = if train { saved } else { Vec::new() };
-        self.slot.acts[l + 1] = Some(Arc::new(y));
+        self.slot.acts[l + 1] = (!is_inside).then(|| Arc::new(y));
         Ok(())
-    }
-
-    /// Computes batch norm `l` from its input to `y`, by the totals of all ranks if `totals` has them. Returns the tensors that it
-    /// saves for the backward pass.
-    fn forward_batch_norm(
-        &self,
-        l: usize,
-        with: &PassContext<'_, '_>,
-        train: bool,
-        shape: &launch::BatchNormLaunch,
-        totals: Option<&Memory>,
-        y: &Memory,
-    ) -> Result<Vec<Memory>> {
-        let (queue, weights, channels) = (with.queue, with.weights, shape.channels);
-        let x = self.x(l, with.n)?;
-        let both = queue.memory(8 * channels)?;
-        let (means, rs) = (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
-        let stats = launch::Saved { means, rs };
-        let at = self.network.buffers_of(l);
-        let running = weights.buffers().part(4 * at.start, 4 * at.len())?;
-        match totals {
-            Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
-            None if train => shape.statistics(queue, x, running, stats)?,
-            None => shape.running(queue, running, stats)?,
-        };
-        let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
-        shape.apply(queue, x, wb, stats, y.all())?;
-        Ok(vec![both])
     }
 
     /// Computes layer `l`, which is no batch norm, from its input to `y`. Returns the tensors that it saves for the backward pass.

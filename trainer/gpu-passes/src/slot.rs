@@ -30,6 +30,10 @@ pub struct SlotTensors {
     pub saved: Vec<Vec<Memory>>,
     /// The gradients with respect to activations that the backward pass has computed.
     pub act_grads: Vec<Option<Arc<Memory>>>,
+    /// For outputs of fused rectifiers: a second gradient, which is added where the gradient is read.
+    pub(crate) second_grads: Vec<Option<Arc<Memory>>>,
+    /// For each batch norm: the partial sums of its parameters' gradients, if its gradient was computed with them.
+    pub(crate) sums: Vec<Option<Memory>>,
     left: BackwardCounts,
 }
 
@@ -72,6 +76,8 @@ impl SlotTensors {
             casts: (0..layers).map(|_| None).collect(),
             saved: (0..layers).map(|_| Vec::new()).collect(),
             act_grads: vec![None; layers + 1],
+            second_grads: vec![None; layers + 1],
+            sums: (0..layers).map(|_| None).collect(),
             left: BackwardCounts::default(),
         })
     }
@@ -82,6 +88,8 @@ impl SlotTensors {
         self.casts.iter_mut().for_each(|cast| *cast = None);
         self.saved.iter_mut().for_each(Vec::clear);
         self.act_grads.fill(None);
+        self.second_grads.fill(None);
+        self.sums.iter_mut().for_each(|sums| *sums = None);
         self.left.clone_from(counts);
     }
 
@@ -97,7 +105,7 @@ impl SlotTensors {
         if self.left.layers[l] == 0 {
             self.casts[l] = None;
             self.saved[l].clear();
-            self.act_grads[l + 1] = None;
+            (self.act_grads[l + 1], self.sums[l]) = (None, None);
         }
     }
 }

@@ -110,6 +110,10 @@ impl<'a> GpuWorker<'a> {
         let rank = comm.rank().index();
         let place = RankPlace::new((mesh, rank), Arc::new(network.outline()), specs);
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
+        // Gradients inside a fused computation are not those that another stage or rank would be sent.
+        if mesh.pipeline == 1 && place.units.iter().all(|unit| unit.keep != Keep::Sharded) {
+            passes.fuse();
+        }
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let own = batch_of(config, &mesh, rank);
         // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.

@@ -188,7 +188,82 @@ impl BatchNormLaunch {
         Ok(2 * x.len() as u64)
     }
 
-    /// Replaces `dw` and `db` by the gradients of weight and bias.
+    /// `y = max(0, (x - mean) (r w) + b + other)`, each operation rounded to the type; without `other`, no sum.
+    ///
+    /// # Errors
+    /// A buffer of the wrong length.
+    pub fn apply_relu(
+        &self,
+        queue: &Queue,
+        (x, other): (Slice<'_>, Option<Slice<'_>>),
+        (w, b): (Slice<'_>, Slice<'_>),
+        saved: Saved<'_>,
+        y: Slice<'_>,
+    ) -> Result<Moved> {
+        self.checks(&[x, other.unwrap_or(x), y], &[w, b, saved.means, saved.rs])?;
+        if self.all() == 0 {
+            return Ok(0);
+        }
+        let arguments = Arguments::new().reads(x).with(self.shape());
+        let arguments = [w, b, saved.means, saved.rs].iter().fold(arguments, |a, c| a.reads(*c));
+        let arguments = reads_if(arguments, other).writes(y);
+        run(queue, self.kernel("bn_relu"), self.grid(queue), arguments)?;
+        Ok((if other.is_some() { 3 } else { 2 }) * x.len() as u64)
+    }
+
+    /// The memory of the partial sums of gradients: for each channel and slice two f64.
+    fn sums_memory(&self, queue: &Queue) -> Result<Memory> {
+        queue.memory(self.channels * self.grid(queue)[1] as usize * 16)
+    }
+
+    /// Replaces `dz` by the gradient before a sum and a rectifier, whose output is `y`: by `dy`, or `dy + more`, where y is above 0, else
+    /// by 0. Returns the partial sums from which [`BatchNormLaunch::params_of_sums`] computes the gradients of a norm before that sum,
+    /// whose input is `x`.
+    ///
+    /// # Errors
+    /// A buffer of the wrong length.
+    pub fn backward_add_relu(
+        &self,
+        queue: &Queue,
+        (x, y): (Slice<'_>, Slice<'_>),
+        (dy, more): (Slice<'_>, Option<Slice<'_>>),
+        saved: Saved<'_>,
+        dz: Slice<'_>,
+    ) -> Result<Memory> {
+        self.checks(&[x, y, dy, more.unwrap_or(dy), dz], &[saved.means])?;
+        let parts = self.sums_memory(queue)?;
+        if self.channels > 0 {
+            let arguments =
+                Arguments::new().reads(x).reads(dy).with(self.shape()).reads(saved.means).reads(y);
+            let arguments = reads_if(arguments, more).writes(dz).writes(parts.all());
+            run(queue, self.kernel("bn_add_reduce"), self.grid(queue), arguments)?;
+        }
+        Ok(parts)
+    }
+
+    /// Replaces `dw` and `db` by the gradients of weight and bias, from partial sums.
+    ///
+    /// # Errors
+    /// A buffer of the wrong length.
+    pub fn params_of_sums(
+        &self,
+        queue: &Queue,
+        parts: Slice<'_>,
+        saved: Saved<'_>,
+        (dw, db): (Slice<'_>, Slice<'_>),
+    ) -> Result<()> {
+        self.checks(&[], &[saved.rs, dw, db])?;
+        let slices = self.grid(queue)[1];
+        holds("the partial sums", parts, 2 * self.channels as u64 * u64::from(slices), 8)?;
+        if self.channels == 0 {
+            return Ok(());
+        }
+        let arguments = Arguments::new().reads(parts).with(slices).with(self.channels as u64);
+        self.per_channel(queue, "bn_params", arguments.reads(saved.rs).writes(dw).writes(db))
+    }
+
+    /// Replaces `dw` and `db` by the gradients of weight and bias. With `relu`, the norm's weight and bias, `dy` is the gradient behind a
+    /// rectifier, which counts where the rectifier is open.
     ///
     /// # Errors
     /// A buffer of the wrong length.
@@ -198,24 +273,29 @@ impl BatchNormLaunch {
         (x, dy): (Slice<'_>, Slice<'_>),
         saved: Saved<'_>,
         (dw, db): (Slice<'_>, Slice<'_>),
+        relu: Option<(Slice<'_>, Slice<'_>)>,
     ) -> Result<Moved> {
         self.checks(&[x, dy], &[saved.means, saved.rs, dw, db])?;
         if self.channels == 0 {
             return Ok(0);
         }
-        let grid = self.grid(queue);
-        let parts = queue.memory(self.channels * grid[1] as usize * 16)?;
-        let arguments = Arguments::new().reads(x).reads(dy).with(self.shape());
-        let arguments = arguments.reads(saved.means).writes(parts.all());
-        run(queue, self.kernel("bn_reduce"), grid, arguments)?;
-        let arguments = Arguments::new().reads(parts.all()).with(grid[1]).with(self.channels as u64);
-        let arguments = arguments.reads(saved.rs).writes(dw).writes(db);
-        self.per_channel(queue, "bn_params", arguments)?;
+        let parts = self.sums_memory(queue)?;
+        let arguments = Arguments::new().reads(x).reads(dy).with(self.shape()).reads(saved.means);
+        let (stem, arguments) = match relu {
+            Some((w, b)) => {
+                self.checks(&[], &[w, b])?;
+                ("bn_relu_reduce", arguments.reads(w).reads(b).reads(saved.rs))
+            }
+            None => ("bn_reduce", arguments),
+        };
+        run(queue, self.kernel(stem), self.grid(queue), arguments.writes(parts.all()))?;
+        self.params_of_sums(queue, parts.all(), saved, (dw, db))?;
         Ok(2 * x.len() as u64)
     }
 
     /// Replaces `dx` by the gradient of the input; `dw` and `db` are the gradients over the whole batch, which has `m` values per
-    /// channel, or `count` values (f64, on the device) where ranks have summed their counts.
+    /// channel, or `count` values (f64, on the device) where ranks have summed their counts. With the norm's bias, `dy` is the gradient
+    /// behind a rectifier.
     ///
     /// # Errors
     /// A buffer of the wrong length.
@@ -224,7 +304,7 @@ impl BatchNormLaunch {
         &self,
         queue: &Queue,
         (x, dy): (Slice<'_>, Slice<'_>),
-        w: Slice<'_>,
+        (w, relu_bias): (Slice<'_>, Option<Slice<'_>>),
         saved: Saved<'_>,
         (dw, db): (Slice<'_>, Slice<'_>),
         (m, count): (f32, Option<Slice<'_>>),
@@ -240,8 +320,15 @@ impl BatchNormLaunch {
         if let Some(count) = count {
             holds("the count of values", count, 1, 8)?;
         }
-        let arguments = reads_if(arguments.with(m), count).writes(dx);
-        run(queue, self.kernel("bn_input"), self.grid(queue), arguments)?;
+        let arguments = reads_if(arguments.with(m), count);
+        let (stem, arguments) = match relu_bias {
+            Some(bias) => {
+                self.checks(&[], &[bias])?;
+                ("bn_relu_input", arguments.reads(bias))
+            }
+            None => ("bn_input", arguments),
+        };
+        run(queue, self.kernel(stem), self.grid(queue), arguments.writes(dx))?;
         Ok(3 * x.len() as u64)
     }
 }

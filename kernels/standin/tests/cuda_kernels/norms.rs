@@ -1,8 +1,8 @@
 //! Tests of batch_norm.cu and layer_norm.cu against f64.
 
 use crate::common::{Trained, near, of, units, wide};
-use allfold_cuda::Queue;
 use allfold_cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
+use allfold_cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -95,13 +95,14 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         expect(&format!("{what}: by totals"));
         let (gdw, gdb) = (queue.memory(4 * c).unwrap(), queue.memory(4 * c).unwrap());
         let both = (gx, gdy);
-        shape.backward_params(queue, both, saved_there, (gdw.all(), gdb.all())).unwrap();
+        shape.backward_params(queue, both, saved_there, (gdw.all(), gdb.all()), None).unwrap();
         near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5 * loss);
         near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
         let params = (gdw.all(), gdb.all());
         // The count from the host, then the count as ranks have summed it on the device.
         for count in [((n * p) as f32, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
-            shape.backward_input(queue, both, gw.all(), saved_there, params, count, gdx).unwrap();
+            let weight = (gw.all(), None);
+            shape.backward_input(queue, both, weight, saved_there, params, count, gdx).unwrap();
             near::<T>(
                 &format!("{what}: dx"),
                 &queue.download(gdx).unwrap(),
@@ -109,11 +110,68 @@ fn batch_norm<T: Trained>(queue: &Queue) {
                 2e-5 * loss,
             );
         }
+        rectified::<T>(queue, &shape, [gx, gdy], (gw.all(), gb.all()), saved_there, &what);
         shape.running(queue, grunning.all(), saved_there).unwrap();
         let moved: Vec<f32> = queue.download(grunning.all()).unwrap();
         let rs: Vec<f64> = moved[c..].iter().map(|var| 1.0 / (f64::from(*var) + 1e-5).sqrt()).collect();
         near::<f32>("running means", &queue.download(saved_there.means).unwrap(), &f64s(&moved[..c]), 0.0);
         near::<f32>("running rs", &queue.download(saved_there.rs).unwrap(), &rs, 1e-6);
+    }
+}
+
+/// A batch norm with its rectifier, and with a sum in between, gives the bits of the kernels one after another.
+fn rectified<T: Trained>(
+    queue: &Queue,
+    shape: &BatchNormLaunch,
+    [x, dy]: [Slice<'_>; 2],
+    (w, b): (Slice<'_>, Slice<'_>),
+    saved: Saved<'_>,
+    what: &str,
+) {
+    let c = shape.channels;
+    let fresh = || queue.memory(x.len()).unwrap();
+    let bits = |memory: &Memory| {
+        queue.download::<T>(memory.all()).unwrap().iter().map(|x| x.wide().to_bits()).collect::<Vec<_>>()
+    };
+    let relu = launch::Function::Relu;
+    let [plain, sum, y, fused, dz, own, more] = [(); 7].map(|()| fresh());
+    shape.apply(queue, x, (w, b), saved, plain.all()).unwrap();
+    let params = |x: Slice<'_>, dy: Slice<'_>, relu| {
+        let both = queue.memory(8 * c).unwrap();
+        let (dw, db) = (both.all().part(0, 4 * c).unwrap(), both.all().part(4 * c, 4 * c).unwrap());
+        shape.backward_params(queue, (x, dy), saved, (dw, db), relu).unwrap();
+        both
+    };
+    let values = |memory: &Memory| queue.download::<f32>(memory.all()).unwrap();
+    let wide = |memory: &Memory| values(memory).into_iter().map(f64::from).collect::<Vec<_>>();
+
+    launch::activate(queue, relu, T::DTYPE, plain.all(), y.all()).unwrap();
+    shape.apply_relu(queue, (x, None), (w, b), saved, fused.all()).unwrap();
+    assert_eq!(bits(&y), bits(&fused), "{what}: relu");
+    launch::activate_back(queue, relu, T::DTYPE, (y.all(), dy), dz.all()).unwrap();
+    let [apart, together] = [params(x, dz.all(), None), params(x, dy, Some((w, b)))];
+    near::<f32>(&format!("{what}: dw, db behind relu"), &values(&together), &wide(&apart), 4e-6);
+    let halves = (apart.all().part(0, 4 * c).unwrap(), apart.all().part(4 * c, 4 * c).unwrap());
+    let count = ((shape.n * shape.plane) as f32, None);
+    let ([one, two], weight) = ([(); 2].map(|()| fresh()), |bias| (w, bias));
+    shape.backward_input(queue, (x, dz.all()), weight(None), saved, halves, count, one.all()).unwrap();
+    shape.backward_input(queue, (x, dy), weight(Some(b)), saved, halves, count, two.all()).unwrap();
+    assert_eq!(bits(&one), bits(&two), "{what}: dx behind relu");
+
+    launch::add(queue, T::DTYPE, (plain.all(), dy), sum.all()).unwrap();
+    launch::activate(queue, relu, T::DTYPE, sum.all(), y.all()).unwrap();
+    shape.apply_relu(queue, (x, Some(dy)), (w, b), saved, fused.all()).unwrap();
+    assert_eq!(bits(&y), bits(&fused), "{what}: sum and relu");
+    // The second gradient is the norm's output: any values do.
+    launch::add(queue, T::DTYPE, (dy, plain.all()), more.all()).unwrap();
+    for (second, arrived) in [(None, dy), (Some(plain.all()), more.all())] {
+        launch::activate_back(queue, relu, T::DTYPE, (y.all(), arrived), dz.all()).unwrap();
+        let parts = shape.backward_add_relu(queue, (x, y.all()), (dy, second), saved, own.all()).unwrap();
+        assert_eq!(bits(&dz), bits(&own), "{what}: the gradient before the sum");
+        let (apart, together) = (params(x, dz.all(), None), queue.memory(8 * c).unwrap());
+        let (dw, db) = (together.all().part(0, 4 * c).unwrap(), together.all().part(4 * c, 4 * c).unwrap());
+        shape.params_of_sums(queue, parts.all(), saved, (dw, db)).unwrap();
+        near::<f32>(&format!("{what}: dw, db before the sum"), &values(&together), &wide(&apart), 4e-6);
     }
 }
 
