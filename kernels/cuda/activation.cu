@@ -3,6 +3,7 @@
 //   relu_T, gelu_T            y[n] = f(x[n])                                reads n, writes n
 //   relu_back_T, gelu_back_T  dx[n] = dy[n] f'(x[n])                        reads 2 n, writes n
 //   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN: the canonical one; y may be a or b)
+//   add_wide_T                y[n] = a[n] + b[n], a and y of f32, b of T
 //   bias_T                    y[rows, C, P] += b[C] (of f32)                P = 1 for rows of a matrix
 //   bias_back_T               parts [S, C] = sums of dy [rows, C] over a slice of the rows, 32 columns per block, 8 rows at once
 //   bias_planes_T             parts [S, C] = sums of dy [N, C, P] over a slice of a channel's values, one block each
@@ -51,14 +52,16 @@ template <class F, class T> struct Slope {
     }
 };
 
-template <class T> struct Add {
-    const T *a, *b;
-    T* y;
+template <class A, class T> struct Add {
+    const A* a;
+    const T* b;
+    A* y;
     template <int W> INLINE void run(u64 i) const {
-        Pack<T, W> p = load<T, W>(a + i), q = load<T, W>(b + i);
+        Pack<A, W> p = load<A, W>(a + i);
+        Pack<T, W> q = load<T, W>(b + i);
 #pragma unroll
-        for (int k = 0; k < W; k++) p.at[k] = narrow<T>(widen(p.at[k]) + widen(q.at[k]));
-        store<T, W>(y + i, p);
+        for (int k = 0; k < W; k++) p.at[k] = narrow<A>(widen(p.at[k]) + widen(q.at[k]));
+        store<A, W>(y + i, p);
     }
 };
 
@@ -120,8 +123,12 @@ template <class T> INLINE void bias_planes(const T* dy, u64 n, u64 channels, u64
     ACTIVATION(relu, Relu, T)                                                                        \
     ACTIVATION(gelu, Gelu, T)                                                                        \
     KERNEL(add_##T, const T* a, const T* b, T* y, u64 n) {                                           \
-        Add<T> body = {a, b, y};                                                                     \
+        Add<T, T> body = {a, b, y};                                                                  \
         sweep<16 / sizeof(T)>(n, until_aligned(a) == until_aligned(b) ? head_of(a, y, n) : n, body); \
+    }                                                                                                \
+    KERNEL(add_wide_##T, const f32* a, const T* b, f32* y, u64 n) {                                  \
+        Add<f32, T> body = {a, b, y};                                                                \
+        sweep<8>(n, until_aligned(a) == until_aligned(b) ? head_of(a, y, n) : n, body);              \
     }                                                                                                \
     KERNEL(bias_##T, T* y, const f32* b, u64 columns, u64 plane, u64 n) {                            \
         Bias<T> body = {y, b, columns, plane};                                                       \

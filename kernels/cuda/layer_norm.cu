@@ -2,8 +2,11 @@
 //
 //   x, y, dy, dx [rows, C]      w, b, dw, db [C] f32      mean, r [rows] f32
 //
+//   layer_norm_T, layer_norm_input_T, layer_norm_params_T     all tensors of T; with `wide` in their names, x and dx are f32
+//   more [rows, C], null: none                                what has arrived of the gradient by other paths, of the type of dx
+//
 //   layer_norm_T         y = (x - mean) r w + b,  r = 1 / sqrt(var + eps)      one block per row, Welford in one pass
-//   layer_norm_input_T   dx = r (g - mean(g) - hat mean(g hat)),  g = dy w,  hat = (x - mean) r
+//   layer_norm_input_T   dx = r (g - mean(g) - hat mean(g hat)) + more,  g = dy w,  hat = (x - mean) r
 //   layer_norm_params_T  parts [S, 2 C]: sums of dy hat, then of dy, over a slice of the rows, 32 columns a block
 //   column_sums          out [n] = sum over S of parts [S, n], in order
 #include "element.cuh"
@@ -15,11 +18,11 @@ INLINE void welford(f32 x, f32& count, f32& mean, f32& m2) {
     m2 += delta * (x - mean);
 }
 
-template <class T>
-INLINE void layer_norm(const T* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means, f32* rs, T* y) {
+template <class X, class T>
+INLINE void layer_norm(const X* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means, f32* rs, T* y) {
     __shared__ f32 shared[THREADS / 32];
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T* in = x + row * columns;
+        const X* in = x + row * columns;
         f32 count = 0.0f, mean = 0.0f, m2 = 0.0f;
         for (u64 c = threadIdx.x; c < columns; c += THREADS) welford(widen(in[c]), count, mean, m2);
         // Threads have unequal counts: first the mean of all values, then the squares about that mean (Chan et al., 1979).
@@ -32,12 +35,13 @@ INLINE void layer_norm(const T* x, u64 rows, u64 columns, const f32* w, const f3
     }
 }
 
-template <class T>
-INLINE void layer_norm_input(const T* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means, const f32* rs,
-                             T* dx) {
+template <class X, class T>
+INLINE void layer_norm_input(const X* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means, const f32* rs,
+                             const X* more, X* dx) {
     __shared__ f32 shared[THREADS / 32];
     for (u64 row = blockIdx.x; row < rows; row += gridDim.x) {
-        const T *in = x + row * columns, *from = dy + row * columns;
+        const X* in = x + row * columns;
+        const T* from = dy + row * columns;
         f32 mean = means[row], r = rs[row], sum = 0.0f, product = 0.0f;
         for (u64 c = threadIdx.x; c < columns; c += THREADS) {
             f32 g = widen(from[c]) * w[c];
@@ -48,14 +52,15 @@ INLINE void layer_norm_input(const T* x, const T* dy, u64 rows, u64 columns, con
         product = block_sum(product, shared) / (f32)columns;
         for (u64 c = threadIdx.x; c < columns; c += THREADS) {
             f32 hat = (widen(in[c]) - mean) * r;
-            dx[row * columns + c] = narrow<T>(r * (widen(from[c]) * w[c] - sum - hat * product));
+            X own = narrow<X>(r * (widen(from[c]) * w[c] - sum - hat * product));
+            dx[row * columns + c] = more ? narrow<X>(widen(own) + widen(more[row * columns + c])) : own;
         }
     }
 }
 
 // Threads form 8 rows of 32 columns; the 8 rows are added up through shared memory.
-template <class T>
-INLINE void layer_norm_params(const T* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs, f32* parts) {
+template <class X, class T>
+INLINE void layer_norm_params(const X* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs, f32* parts) {
     __shared__ f32 shared[2][8][33];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u64 c = (u64)blockIdx.x * 32 + lane;
@@ -84,17 +89,18 @@ KERNEL(column_sums, const f32* parts, u32 slices, u64 n, f32* out) {
     }
 }
 
-#define LAYER_NORM(T)                                                                                                    \
-    KERNEL(layer_norm_##T, const T* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means, f32* rs,  \
-           T* y) {                                                                                                       \
-        layer_norm<T>(x, rows, columns, w, b, eps, means, rs, y);                                                        \
+#define LAYER_NORM_OF(X, T, NAME)                                                                                        \
+    KERNEL(layer_norm_##NAME, const X* x, u64 rows, u64 columns, const f32* w, const f32* b, f32 eps, f32* means,        \
+           f32* rs, T* y) {                                                                                              \
+        layer_norm<X, T>(x, rows, columns, w, b, eps, means, rs, y);                                                     \
     }                                                                                                                    \
-    KERNEL(layer_norm_input_##T, const T* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means,         \
-           const f32* rs, T* dx) {                                                                                       \
-        layer_norm_input<T>(x, dy, rows, columns, w, means, rs, dx);                                                     \
+    KERNEL(layer_norm_input_##NAME, const X* x, const T* dy, u64 rows, u64 columns, const f32* w, const f32* means,      \
+           const f32* rs, const X* more, X* dx) {                                                                        \
+        layer_norm_input<X, T>(x, dy, rows, columns, w, means, rs, more, dx);                                            \
     }                                                                                                                    \
-    KERNEL(layer_norm_params_##T, const T* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs,       \
+    KERNEL(layer_norm_params_##NAME, const X* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs,    \
            f32* parts) {                                                                                                 \
-        layer_norm_params<T>(x, dy, rows, columns, means, rs, parts);                                                    \
+        layer_norm_params<X, T>(x, dy, rows, columns, means, rs, parts);                                                 \
     }
+#define LAYER_NORM(T) LAYER_NORM_OF(T, T, T) LAYER_NORM_OF(f32, T, wide_##T)
 FOR_TRAINED(LAYER_NORM)

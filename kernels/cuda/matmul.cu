@@ -1,6 +1,6 @@
 // Simple matrix products and convolutions, used where cuBLASLt or cuDNN is missing, and to check these libraries.
 //
-//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    a, b of any strides; f32 sums, rounded once
+//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32 or T; 0: none)    a, b of any strides; f32 sums, rounded once
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
 //
 //   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C / G, R, R]      square window, stride, zero padding, G groups
@@ -12,7 +12,7 @@
 #define BLOCKS 3
 #include "element.cuh"
 
-struct Product { u64 m, n, k, a_row, a_column, b_row, b_column, c_row, bias; f32 keep; };
+struct Product { u64 m, n, k, a_row, a_column, b_row, b_column, c_row, bias; f32 keep; u32 narrow_bias; };
 
 template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Product& s) {
     __shared__ f32 left[16][65], right[16][65];
@@ -54,7 +54,8 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
             if (r >= s.m || q >= s.n) continue;
             T* out = c + r * s.c_row + q;
             f32 value = s.keep == 0.0f ? sum[i][j] : sum[i][j] + s.keep * widen(*out);
-            *out = narrow<T>(s.bias ? value + ((const f32*)s.bias)[q] : value);
+            if (s.bias) value += s.narrow_bias ? widen(((const T*)s.bias)[q]) : ((const f32*)s.bias)[q];
+            *out = narrow<T>(value);
         }
 }
 

@@ -138,6 +138,18 @@ impl Passes {
         Ok(())
     }
 
+    /// The launch of layer norm `l` over so many rows.
+    pub(crate) fn layer_norm_launch(
+        &self,
+        l: usize,
+        rows: usize,
+        columns: usize,
+        eps: f32,
+    ) -> launch::LayerNormLaunch {
+        let (dtype, output) = (self.precision.layers[l], self.precision.acts[l + 1]);
+        launch::LayerNormLaunch { dtype, output, rows, columns, eps }
+    }
+
     /// Computes the three gradients of a layer norm: stores those of its parameters if `params` is true, and keeps the input gradient
     /// among the saved tensors until its phase.
     fn layer_norm(
@@ -152,13 +164,18 @@ impl Passes {
         else {
             return Ok(());
         };
-        let (queue, dtype) = (with.queue, self.precision.layers[l]);
-        let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: eps as f32 };
-        let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
+        let queue = with.queue;
+        let s = self.layer_norm_launch(l, with.n * rows, width, eps as f32);
+        let from = self.network.from(l)[0];
+        // What has arrived of the input's gradient by other paths is added here, and the sum takes its place.
+        let is_kept_alone = self.precision.act(from) == self.precision.reads(l);
+        let more = if is_kept_alone { self.slot.act_grads[from].take() } else { None };
+        let (dx, both) = (self.fresh(l, s.rows * width, queue)?, queue.memory(8 * width)?);
         let [means, rs] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;
         let x = self.x(l, with.n)?;
-        launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), dx.all(), both.all())?;
+        let into = (more.as_deref().map(Memory::all), dx.all());
+        launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), into, both.all())?;
         let (dw, db) = halves(&both, width)?;
         if params {
             if matches!(self.operations[l], LayerOperation::SequenceLayerNorm { .. }) {
@@ -196,15 +213,8 @@ impl Passes {
     pub(crate) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         self.gather_gradient(l, with)?;
-        let from = self.network.from(l).to_vec();
-        if let Fusion::Relu { norm, other } = self.fusions[l] {
-            let dx = match other {
-                Some(_) => Arc::new(self.sum_relu_back(l, norm, with)?),
-                None => self.first_grad(l)?,
-            };
-            return self.accumulate_grad(from[0], (self.precision.act(l + 1), dx), with);
-        }
         let dy = self.first_grad(l)?;
+        let from = self.network.from(l).to_vec();
         if self.network.layers()[l].identity_backward() {
             let is = self.precision.act(l + 1);
             return from.into_iter().try_for_each(|act| self.accumulate_grad(act, (is, dy.clone()), with));
@@ -313,7 +323,7 @@ impl Passes {
 
     /// Stores the gradient `dx` of activation `act`, in the activation's format, or adds `dx` to the gradient that is stored
     /// already.
-    fn accumulate_grad(
+    pub(crate) fn accumulate_grad(
         &mut self,
         act: usize,
         (is, dx): (TensorFormat, Arc<Memory>),

@@ -9,14 +9,9 @@
 //! The layers' phases stay. The forward pass computes nothing of the norm but its statistics, and all else at the rectifier; every
 //! operation rounds to the tensors' type as it does alone, so results have the same bits.
 
-use super::backward::{gone, halves, stats};
-use super::passes::{PassContext, Passes};
 use super::precision::TensorFormats;
-use crate::Result;
-use allfold_cuda::{Memory, Slice, launch};
 use allfold_networks::layers::LayerOperation;
 use allfold_networks::{Network, NetworkTensors};
-use std::sync::Arc;
 
 /// How a layer takes part in a fused computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,113 +69,4 @@ pub(crate) fn fusions(
         fusions[relu] = Fusion::Relu { norm, other };
     }
     fusions
-}
-
-impl Passes {
-    /// Fuses batch norms with the rectifiers behind them in training. The rank must hold all parameters during a whole pass, and must
-    /// run all layers.
-    pub fn fuse(&mut self) {
-        self.fusions = fusions(&self.network, &self.operations, &self.precision);
-    }
-
-    /// The launch of batch norm `norm`.
-    fn norm(&self, norm: usize, n: usize) -> Result<launch::BatchNormLaunch> {
-        match self.operations[norm] {
-            LayerOperation::BatchNorm { channels, plane, .. } => {
-                Ok(self.batch_norm(norm, channels, plane, n))
-            }
-            _ => Err(gone(&self.network.names()[norm])),
-        }
-    }
-
-    /// Weight and bias of batch norm `norm`.
-    pub(crate) fn norm_params<'w>(
-        &self,
-        norm: usize,
-        with: &PassContext<'w, '_>,
-    ) -> Result<(Slice<'w>, Slice<'w>)> {
-        Ok((self.wide_param(norm, 0, with.weights)?, self.wide_param(norm, 1, with.weights)?))
-    }
-
-    /// Computes batch norm `l` from its input to `y`, or only its statistics if `y` is empty, by the totals of all ranks if `totals` has them. Returns the tensors that it
-    /// saves for the backward pass.
-    pub(crate) fn forward_batch_norm(
-        &self,
-        l: usize,
-        with: &PassContext<'_, '_>,
-        train: bool,
-        shape: &launch::BatchNormLaunch,
-        totals: Option<&Memory>,
-        y: &Memory,
-    ) -> Result<Vec<Memory>> {
-        let (queue, weights, channels) = (with.queue, with.weights, shape.channels);
-        let x = self.x(l, with.n)?;
-        let both = queue.memory(8 * channels)?;
-        let (means, rs) = (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
-        let stats = launch::Saved { means, rs };
-        let at = self.network.buffers_of(l);
-        let running = weights.buffers().part(4 * at.start, 4 * at.len())?;
-        match totals {
-            Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
-            None if train => shape.statistics(queue, x, running, stats)?,
-            None => shape.running(queue, running, stats)?,
-        };
-        if !y.is_empty() {
-            shape.apply(queue, x, self.norm_params(l, with)?, stats, y.all())?;
-        }
-        Ok(vec![both])
-    }
-
-    /// Computes the output of rectifier `l`, which batch norm `norm` left to it.
-    pub(crate) fn forward_fused(
-        &mut self,
-        l: usize,
-        (norm, other): (usize, Option<usize>),
-        with: &PassContext<'_, '_>,
-    ) -> Result<()> {
-        let (n, shape) = (with.n, self.norm(norm, with.n)?);
-        let y = self.fresh(l, n * self.network.layers()[l].outputs(), with.queue)?;
-        let stats = stats(&self.slot.saved[norm], shape.channels)?;
-        let other = other.map(|act| self.act(act, n)).transpose()?;
-        let params = self.norm_params(norm, with)?;
-        shape.apply_relu(with.queue, (self.x(norm, n)?, other), params, stats, y.all())?;
-        self.slot.acts[l + 1] = Some(Arc::new(y));
-        Ok(())
-    }
-
-    /// The gradient before rectifier `l` of a sum with batch norm `norm`; keeps the norm's sums for its own phase.
-    pub(crate) fn sum_relu_back(
-        &mut self,
-        l: usize,
-        norm: usize,
-        with: &PassContext<'_, '_>,
-    ) -> Result<Memory> {
-        let (n, shape, dy) = (with.n, self.norm(norm, with.n)?, self.first_grad(l)?);
-        let more = self.slot.second_grads[l + 1].take();
-        let dz = self.fresh(l, n * self.network.layers()[l].outputs(), with.queue)?;
-        let stats = stats(&self.slot.saved[norm], shape.channels)?;
-        let (x, more) = ((self.x(norm, n)?, self.act(l + 1, n)?), more.as_deref().map(Memory::all));
-        let parts = shape.backward_add_relu(with.queue, x, (dy.all(), more), stats, dz.all())?;
-        self.slot.sums[norm] = Some(parts);
-        Ok(dz)
-    }
-
-    /// Replaces `both`, the gradients of weight and bias of batch norm `l`, by the sums over the gradient `dy` of its output.
-    pub(crate) fn norm_sums(
-        &self,
-        l: usize,
-        dy: &Memory,
-        both: &Memory,
-        with: &PassContext<'_, '_>,
-    ) -> Result<()> {
-        let shape = self.norm(l, with.n)?;
-        let (stats, into) = (stats(&self.slot.saved[l], shape.channels)?, halves(both, shape.channels)?);
-        if let Some(parts) = &self.slot.sums[l] {
-            return Ok(shape.params_of_sums(with.queue, parts.all(), stats, into)?);
-        }
-        let masks = self.fusions[l] == Fusion::Norm { masks: true };
-        let relu = masks.then(|| self.norm_params(l, with)).transpose()?;
-        shape.backward_params(with.queue, (self.x(l, with.n)?, dy.all()), stats, into, relu)?;
-        Ok(())
-    }
 }

@@ -15,6 +15,7 @@
 mod backward;
 mod error;
 mod experts;
+mod fused;
 mod fusion;
 mod layout;
 mod linear;

@@ -47,7 +47,10 @@ impl Passes {
         let b = DeviceMatrix { data: w, rows: inputs, columns: outputs, transposed: true };
         let bias = match self.operations[l] {
             LayerOperation::Linear { bias: true, .. } | LayerOperation::ColumnParallel { bias: true, .. } => {
-                Some(self.wide_param(l, 1, with.weights)?)
+                // A library reads a bias of the product's own type, if it is aligned as its loads are.
+                let own = self.param(l, 1, with.weights)?;
+                let is_aligned = own.address().is_multiple_of(16);
+                Some(if is_aligned { own } else { self.wide_param(l, 1, with.weights)? })
             }
             _ => None,
         };

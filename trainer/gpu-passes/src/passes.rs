@@ -190,7 +190,10 @@ impl Passes {
             Phase::Recompute(l) => self.forward_layer(l, with, true)?,
             Phase::WeightGrad(l) => self.layer_params(l, with)?,
             Phase::SyncBackward(l) => self.sums_back(l, with)?,
-            Phase::InputGrad(l) => self.layer_input(l, with)?,
+            Phase::InputGrad(l) => match self.fusions[l] {
+                Fusion::Relu { norm, other } => self.fused_relu_back(l, (norm, other), with)?,
+                _ => self.layer_input(l, with)?,
+            },
             Phase::Loss | Phase::Ready(_) => {}
         }
         if matches!(phase, Phase::WeightGrad(_) | Phase::SyncBackward(_) | Phase::InputGrad(_))
@@ -310,7 +313,7 @@ impl Passes {
         let layer = &self.network.layers()[l];
         let [own, all] = [layer.outputs(), layer.gradient_len()].map(|each| with.n * each);
         let is_inside = train && matches!(self.fusions[l], Fusion::Norm { .. });
-        let y = self.fresh(l, if is_inside { 0 } else { all }, with.queue)?;
+        let y = with.queue.memory(if is_inside { 0 } else { all * self.precision.acts[l + 1].size() })?;
         let summed = if own < all { Some(self.fresh(l, own, with.queue)?) } else { None };
         let own_input = self.gather_input(l, with)?;
         let mut saved = match self.operations[l] {
@@ -358,7 +361,7 @@ impl Passes {
             }
             LayerOperation::LayerNorm { rows, width, eps }
             | LayerOperation::SequenceLayerNorm { rows, width, eps } => {
-                let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: *eps as f32 };
+                let s = self.layer_norm_launch(l, n * rows, *width, *eps as f32);
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
                 launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
@@ -366,12 +369,7 @@ impl Passes {
             }
             LayerOperation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),
             LayerOperation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
-            LayerOperation::Add => {
-                let other = self.network.from(l)[1];
-                let second = self.act(other, n)?;
-                let brought = self.precision.act(other).to(self.precision.reads(l), second, queue)?;
-                launch::add(queue, dtype, (x, brought.as_ref().map_or(second, Memory::all)), y.all())?;
-            }
+            LayerOperation::Add => self.residual_sum(l, x, y, with)?,
             LayerOperation::MaxPool(shape) => {
                 let winners = queue.memory(4 * n * self.network.layers()[l].outputs())?;
                 let s = pool(shape, self.precision.reads(l), n);

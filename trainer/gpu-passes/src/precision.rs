@@ -10,7 +10,7 @@ use allfold_networks::layers::LayerOperation;
 pub struct TensorFormats {
     /// Autocast's narrow type, if there is one.
     pub narrow: Option<DType>,
-    /// For each layer, the type of its inputs, its outputs and their gradients.
+    /// For each layer, the type of its inputs and of their gradients, and of its outputs unless `acts` has another.
     pub layers: Vec<DType>,
     /// The type of each activation, of which 0 is the network's input.
     pub acts: Vec<DType>,
@@ -36,6 +36,16 @@ impl TensorFormats {
             };
             layers.push(dtype);
             acts.push(dtype);
+        }
+        // A layer norm in f32 writes the narrow type itself, if all its readers read that.
+        for (l, operation) in operations.iter().enumerate() {
+            let readers = || (0..operations.len()).filter(|reader| network.from(*reader).contains(&(l + 1)));
+            if let (Some(narrow), LayerOperation::LayerNorm { .. }) = (narrow, operation)
+                && readers().next().is_some()
+                && readers().all(|reader| layers[reader] == narrow)
+            {
+                acts[l + 1] = narrow;
+            }
         }
         TensorFormats { narrow, layers, acts, layouts: layouts(network, operations, channels_last) }
     }

@@ -78,6 +78,23 @@ pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice
     Ok(3 * y.len() as u64)
 }
 
+/// `y = a + b`, where `a` and `y` are f32 and `b` is of type `dtype`; `y` may be the same buffer as `a`.
+///
+/// # Errors
+/// A buffer of the wrong length.
+pub fn add_wide(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<Moved> {
+    trained(dtype)?;
+    let n = y.elements(4)?;
+    holds("the first operand of a sum", a, n, 4)?;
+    holds("the second operand of a sum", b, n, dtype.size())?;
+    if n > 0 {
+        let arguments = Arguments::new().reads(a).reads(b).writes(y).with(n);
+        let kernel = Kernel::typed(Family::Activation, "add_wide", dtype);
+        run(queue, kernel, [blocks(queue, n, 8), 1, 1], arguments)?;
+    }
+    Ok((a.len() + b.len() + y.len()) as u64)
+}
+
 /// The number of samples when `n` values have the shape `[samples, C, plane]`; `plane` is 1 for the rows of a matrix.
 fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
     let row = columns * plane as u64;

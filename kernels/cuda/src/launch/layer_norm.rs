@@ -1,14 +1,16 @@
 //! Layer normalisation over rows.
 
-use super::{Moved, blocks, holds, run, trained};
-use crate::{Arguments, Family, Kernel, Queue, Result, Slice};
+use super::{Moved, blocks, holds, reads_if, run, trained};
+use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 
 /// The shape of a layer normalisation: rows of C columns. Weights and biases are `[C]`, means and r `[rows]`, all of f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormLaunch {
-    /// The element type of `x` and `y`.
+    /// The element type of `x` and `dx`: f32, or that of `y`.
     pub dtype: DType,
+    /// The element type of `y` and `dy`.
+    pub output: DType,
     /// The number of rows.
     pub rows: usize,
     /// The number of columns, C; at least 1.
@@ -18,12 +20,23 @@ pub struct LayerNormLaunch {
 }
 
 impl LayerNormLaunch {
-    fn checks(&self, rows: &[Slice<'_>], columns: &[Slice<'_>], saved: &[Slice<'_>]) -> Result<()> {
-        trained(self.dtype)?;
+    fn checks(&self, rows: &[(Slice<'_>, DType)], columns: &[Slice<'_>], saved: &[Slice<'_>]) -> Result<()> {
+        trained(self.output)?;
+        if self.dtype != self.output && self.dtype != DType::F32 {
+            let (dtype, output) = (self.dtype, self.output);
+            return Err(Error::Argument(format!(
+                "a layer norm from {dtype} to {output}; the input must be f32"
+            )));
+        }
         let (r, c) = (self.rows as u64, self.columns as u64);
-        rows.iter().try_for_each(|x| holds("a layer norm's rows", *x, r * c, self.dtype.size()))?;
+        rows.iter().try_for_each(|(x, dtype)| holds("a layer norm's rows", *x, r * c, dtype.size()))?;
         columns.iter().try_for_each(|x| holds("a value per column", *x, c, 4))?;
         saved.iter().try_for_each(|x| holds("a value per row", *x, r, 4))
+    }
+
+    fn kernel(&self, stem: &str) -> Kernel {
+        let wide = if self.dtype == self.output { "" } else { "_wide" };
+        Kernel::typed(Family::LayerNorm, &format!("{stem}{wide}"), self.output)
     }
 
     fn grid(&self, queue: &Queue) -> [u32; 3] {
@@ -43,18 +56,18 @@ pub fn layer_norm(
     (means, rs): (Slice<'_>, Slice<'_>),
     y: Slice<'_>,
 ) -> Result<Moved> {
-    s.checks(&[x, y], &[w, b], &[means, rs])?;
+    s.checks(&[(x, s.dtype), (y, s.output)], &[w, b], &[means, rs])?;
     if x.is_empty() {
         return Ok(0);
     }
     let arguments = Arguments::new().reads(x).with(s.rows as u64).with(s.columns as u64);
     let arguments = arguments.reads(w).reads(b).with(s.eps);
     let arguments = arguments.writes(means).writes(rs).writes(y);
-    run(queue, Kernel::typed(Family::LayerNorm, "layer_norm", s.dtype), s.grid(queue), arguments)?;
-    Ok(2 * x.len() as u64)
+    run(queue, s.kernel("layer_norm"), s.grid(queue), arguments)?;
+    Ok((x.len() + y.len()) as u64)
 }
 
-/// Replaces the gradients of input, weight and bias.
+/// Replaces the gradients of input, weight and bias; `more` is added to that of the input.
 ///
 /// # Errors
 /// A buffer of the wrong length.
@@ -65,15 +78,16 @@ pub fn layer_norm_back(
     (x, dy): (Slice<'_>, Slice<'_>),
     w: Slice<'_>,
     (means, rs): (Slice<'_>, Slice<'_>),
-    dx: Slice<'_>,
+    (more, dx): (Option<Slice<'_>>, Slice<'_>),
     dwb: Slice<'_>,
 ) -> Result<Moved> {
-    s.checks(&[x, dy, dx], &[w], &[means, rs])?;
+    let more_or = (more.unwrap_or(dx), s.dtype);
+    s.checks(&[(x, s.dtype), (dy, s.output), (dx, s.dtype), more_or], &[w], &[means, rs])?;
     holds("the gradients of weight, then bias", dwb, 2 * s.columns as u64, 4)?;
     let head = Arguments::new().reads(x).reads(dy).with(s.rows as u64).with(s.columns as u64);
     if !x.is_empty() {
-        let arguments = head.clone().reads(w).reads(means).reads(rs).writes(dx);
-        run(queue, Kernel::typed(Family::LayerNorm, "layer_norm_input", s.dtype), s.grid(queue), arguments)?;
+        let arguments = reads_if(head.clone().reads(w).reads(means).reads(rs), more).writes(dx);
+        run(queue, s.kernel("layer_norm_input"), s.grid(queue), arguments)?;
     }
     if s.columns == 0 {
         return Ok(0);
@@ -82,14 +96,9 @@ pub fn layer_norm_back(
     let slices = blocks(queue, s.rows as u64 * s.columns as u64, 8).div_ceil(columns).clamp(1, 64);
     let parts = queue.memory(slices as usize * 2 * s.columns * 4)?;
     let arguments = head.reads(means).reads(rs).writes(parts.all());
-    run(
-        queue,
-        Kernel::typed(Family::LayerNorm, "layer_norm_params", s.dtype),
-        [columns, slices, 1],
-        arguments,
-    )?;
+    run(queue, s.kernel("layer_norm_params"), [columns, slices, 1], arguments)?;
     let n = 2 * s.columns as u64;
     let arguments = Arguments::new().reads(parts.all()).with(slices).with(n).writes(dwb);
     run(queue, Kernel::plain(Family::LayerNorm, "column_sums"), [blocks(queue, n, 1), 1, 1], arguments)?;
-    Ok(5 * x.len() as u64)
+    Ok((3 * x.len() + 2 * dy.len()) as u64)
 }

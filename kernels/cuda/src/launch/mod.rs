@@ -21,7 +21,7 @@ mod reduce;
 mod rows;
 mod split_loss;
 
-pub use activation::{Function, activate, activate_back, add, bias, bias_back};
+pub use activation::{Function, activate, activate_back, add, add_wide, bias, bias_back};
 pub use attention::{AttentionPart, Dropped, Heads, attention, attention_back, attention_merge};
 pub use batch_norm::{BatchNormLaunch, Saved, TensorLayout};
 pub use bucket::{BucketLaunch, cast, found_inf, transpose, unscale};
@@ -34,6 +34,7 @@ pub use loss::{correct, cross_entropy, mean, mse};
 pub use norm::{clip, squares};
 pub use optim::{AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, adam, lars, lars_norms, sgd};
 pub use pool::{PoolLaunch, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
+pub(crate) use product::bias_size;
 pub use product::{Conv, DeviceMatrix, conv, conv_input, conv_weight, matmul, restride};
 pub use reduce::{divide, reduce};
 pub use rows::{RowStrides, RowsLaunch, rows, rows_round, rows_sum};

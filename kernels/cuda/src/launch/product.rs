@@ -37,7 +37,7 @@ struct Product {
     c_row: u64,
     bias: u64,
     keep: f32,
-    unused: u32,
+    narrow_bias: u32,
 }
 
 /// Copies rows of `columns` 16-bit elements that lie `from` elements apart in `x` to rows `to` elements apart in `into`, and writes
@@ -64,7 +64,12 @@ pub fn restride(
     Ok((x.len() + into.len()) as u64)
 }
 
-/// `c = a b + keep c + bias`, with sums in f32, rounded once; `bias` is f32, one value per column.
+/// The size of the elements of a bias of `n` values: those of the operands' type if the bias is as long, else f32.
+pub(crate) fn bias_size(dtype: DType, bias: Slice<'_>, n: usize) -> usize {
+    if bias.len() == n * dtype.size() { dtype.size() } else { 4 }
+}
+
+/// `c = a b + keep c + bias`, with sums in f32, rounded once; `bias` has one value per column, of f32 or of the operands' type.
 ///
 /// # Errors
 /// Operands whose shapes do not match.
@@ -90,7 +95,7 @@ pub fn matmul(
     }
     holds("a product", c, (m * n) as u64, dtype.size())?;
     if let Some(bias) = bias {
-        holds("a bias", bias, n as u64, 4)?;
+        holds("a bias", bias, n as u64, bias_size(dtype, bias, n))?;
     }
     if c.is_empty() {
         return Ok(0);
@@ -109,7 +114,7 @@ pub fn matmul(
         c_row: n64,
         bias: bias_at,
         keep,
-        unused: 0,
+        narrow_bias: u32::from(bias.is_some_and(|bias| bias_size(dtype, bias, n) < 4)),
     };
     let grid = [small("columns", n.div_ceil(64))?, small("rows", m.div_ceil(64))?, 1];
     if grid[1] > 65_535 {

@@ -211,9 +211,10 @@ pub(super) fn padded(
     launch::holds("a matrix", a.data, (m * k) as u64, dtype.size())?;
     launch::holds("a matrix", b.data, (k * n) as u64, dtype.size())?;
     launch::holds("a product", c, (m * n) as u64, dtype.size())?;
-    bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
+    let bias_size = |bias: Slice<'_>| launch::bias_size(dtype, bias, n);
+    bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, bias_size(bias)))?;
     // cuBLASLt takes only a bias of c's own type.
-    let inside = bias.filter(|_| dtype == DType::F32);
+    let inside = bias.filter(|bias| bias_size(*bias) == dtype.size());
     // Zeros beyond k change no sum, and columns beyond n are not copied back.
     let side = |side: usize, pad: bool| if pad { side.next_multiple_of(8) } else { side };
     let wide = side(n, keep == 0.0 && is_padded(dtype, m, n));

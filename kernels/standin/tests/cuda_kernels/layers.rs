@@ -57,6 +57,9 @@ fn activations<T: Trained>(queue: &Queue) {
             launch::add(queue, T::DTYPE, (gdy.all(), gx.all()), into.all()).unwrap();
             near::<T>("a sum", &queue.download(into.all()).unwrap(), &want, 1e-7);
         }
+        let a = queue.upload(&wide(&dy).iter().map(|x| *x as f32).collect::<Vec<_>>()).unwrap();
+        launch::add_wide(queue, T::DTYPE, (a.all(), gx.all()), a.all()).unwrap();
+        near::<f32>("a sum in f32", &queue.download(a.all()).unwrap(), &want, 1e-7);
     }
 }
 

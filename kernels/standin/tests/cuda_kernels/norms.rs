@@ -3,7 +3,7 @@
 use crate::common::{Trained, near, of, units, wide};
 use allfold_cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
 use allfold_cuda::{Memory, Queue, Slice};
-use allfold_kernels::nn;
+use allfold_kernels::{DType, nn};
 
 pub fn check(queue: &Queue) {
     crate::for_trained!(batch_norm, queue);
@@ -94,11 +94,10 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         shape.by_totals(queue, totals.all(), grunning.all(), saved_there).unwrap();
         expect(&format!("{what}: by totals"));
         let (gdw, gdb) = (queue.memory(4 * c).unwrap(), queue.memory(4 * c).unwrap());
-        let both = (gx, gdy);
-        shape.backward_params(queue, both, saved_there, (gdw.all(), gdb.all()), None).unwrap();
+        let (both, params) = ((gx, gdy), (gdw.all(), gdb.all()));
+        shape.backward_params(queue, both, saved_there, params, None).unwrap();
         near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5 * loss);
         near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
-        let params = (gdw.all(), gdb.all());
         // The count from the host, then the count as ranks have summed it on the device.
         for count in [((n * p) as f32, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
             let weight = (gw.all(), None);
@@ -200,7 +199,7 @@ fn layer_norm<T: Trained>(queue: &Queue) {
                 dwb[c + i] += dy[i];
             }
         }
-        let s = LayerNormLaunch { dtype: T::DTYPE, rows, columns: c, eps: 1e-5 };
+        let s = LayerNormLaunch { dtype: T::DTYPE, output: T::DTYPE, rows, columns: c, eps: 1e-5 };
         let (gx, gdy) = (queue.upload(&x).unwrap(), queue.upload(&dy).unwrap());
         let (gw, gb) = (queue.upload(&w).unwrap(), queue.upload(&b).unwrap());
         let (means, rs) = (queue.memory(4 * rows).unwrap(), queue.memory(4 * rows).unwrap());
@@ -209,8 +208,8 @@ fn layer_norm<T: Trained>(queue: &Queue) {
         launch::layer_norm(queue, &s, gx.all(), (gw.all(), gb.all()), saved, gy.all()).unwrap();
         near::<T>(&format!("{what}: y"), &queue.download(gy.all()).unwrap(), &y, 4e-6);
         let gdwb = queue.memory(8 * c).unwrap();
-        launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, gdx.all(), gdwb.all())
-            .unwrap();
+        let into = (None, gdx.all());
+        launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, into, gdwb.all()).unwrap();
         // One column has no variance: r is 316, and dx is a difference of equal numbers.
         near::<T>(
             &format!("{what}: dx"),
@@ -219,5 +218,19 @@ fn layer_norm<T: Trained>(queue: &Queue) {
             if c == 1 { 1.0 } else { 2e-5 },
         );
         near::<f32>(&format!("{what}: dw, db"), &queue.download(gdwb.all()).unwrap(), &dwb, 1e-5);
+        // From f32 to T, with a gradient that has arrived before: the values of T widen to f32 exactly.
+        let wide_x: Vec<f32> = x.iter().map(|x| x.wide()).collect();
+        let more = units(rows * c, 5);
+        let (gx, gmore) = (queue.upload(&wide_x).unwrap(), queue.upload(&more).unwrap());
+        let (s, gdx) = (LayerNormLaunch { dtype: DType::F32, ..s }, queue.memory(gx.len()).unwrap());
+        queue.fill(gy.all(), 0).unwrap();
+        launch::layer_norm(queue, &s, gx.all(), (gw.all(), gb.all()), saved, gy.all()).unwrap();
+        near::<T>(&format!("{what}: y from f32"), &queue.download(gy.all()).unwrap(), &y, 4e-6);
+        let into = (Some(gmore.all()), gdx.all());
+        launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, into, gdwb.all()).unwrap();
+        let sum: Vec<f64> = dx.iter().zip(&more).map(|(dx, more)| dx + f64::from(*more)).collect();
+        let within = if c == 1 { 1.0 } else { 2e-5 };
+        near::<f32>(&format!("{what}: dx + more"), &queue.download(gdx.all()).unwrap(), &sum, within);
+        near::<f32>(&format!("{what}: dw, db from f32"), &queue.download(gdwb.all()).unwrap(), &dwb, 1e-5);
     }
 }

@@ -42,7 +42,9 @@ fn products<T: Trained>(queue: &Queue) {
         {
             let (a, b, c): (Vec<T>, Vec<T>, Vec<T>) =
                 (of(&units(m * k, 1)), of(&units(k * n, 2)), of(&units(m * n, 3)));
-            let bias = units(n, 4);
+            // A bias may have the operands' type.
+            let (bias, narrow): (Vec<f32>, Vec<T>) = (units(n, 4), of(&units(n, 4)));
+            let has_narrow = tb && keep != 0.0;
             let (wa, wb, wc) = (wide(&a), wide(&b), wide(&c));
             let at = |i: usize, j: usize, (rows, columns): (usize, usize), turned: bool| {
                 if turned { j * rows + i } else { i * columns + j }
@@ -51,7 +53,8 @@ fn products<T: Trained>(queue: &Queue) {
             for i in 0..m {
                 for j in 0..n {
                     let dot: f64 = (0..k).map(|l| wa[at(i, l, (m, k), ta)] * wb[at(l, j, (k, n), tb)]).sum();
-                    let shift = if tb { f64::from(bias[j]) } else { 0.0 };
+                    let own = if has_narrow { f64::from(narrow[j].wide()) } else { f64::from(bias[j]) };
+                    let shift = if tb { own } else { 0.0 };
                     want.push(dot + f64::from(keep) * wc[i * n + j] + shift);
                 }
             }
@@ -59,8 +62,8 @@ fn products<T: Trained>(queue: &Queue) {
                 (queue.upload(&a).unwrap(), queue.upload(&b).unwrap(), queue.upload(&c).unwrap());
             let left = DeviceMatrix { data: ga.all(), rows: m, columns: k, transposed: ta };
             let right = DeviceMatrix { data: gb.all(), rows: k, columns: n, transposed: tb };
-            let gbias = queue.upload(&bias).unwrap();
-            let shift = tb.then(|| gbias.all());
+            let (gbias, gnarrow) = (queue.upload(&bias).unwrap(), queue.upload(&narrow).unwrap());
+            let shift = tb.then(|| if has_narrow { gnarrow.all() } else { gbias.all() });
             launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep, shift).unwrap();
             let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep}, {}", T::DTYPE);
             near::<T>(&what, &queue.download(gc.all()).unwrap(), &want, 2e-6);

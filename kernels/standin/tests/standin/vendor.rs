@@ -59,7 +59,9 @@ fn products(queue: &Queue) -> Found {
                 let b = upload(queue, dtype, &values(k * n, 2))?;
                 let c = values(m * n, 3);
                 let (by, own) = (upload(queue, dtype, &c)?, upload(queue, dtype, &c)?);
-                let bias = queue.upload(&values(n, 4))?;
+                // A bias may have the operands' type: then the library adds it in its own call.
+                let is_f32 = ta || dtype == DType::F32 || keep == 0.0;
+                let bias = upload(queue, if is_f32 { DType::F32 } else { dtype }, &values(n, 4))?;
                 let bias = biased.then(|| bias.all());
                 let left = DeviceMatrix { data: a.all(), rows: m, columns: k, transposed: ta };
                 let right = DeviceMatrix { data: b.all(), rows: k, columns: n, transposed: tb };
