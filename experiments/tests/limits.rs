@@ -107,7 +107,7 @@ fn run_of(command: &str) -> (&'static str, &'static str) {
         "triage" => ("no/such/folder", ""),
         "predict" => ("no/such/checkpoint no/such/picture.png", ""),
         "diff" => ("no/such/file no/such/file", ""),
-        "validate" => ("no/such/file", ""),
+        "validate" | "why" => ("no/such/file", ""),
         "calibrate" => ("no/such/file", "--out no/such/folder/o.toml"),
         other => panic!("`allfold {other}` has a numeric flag: add a short run of it to this test"),
     }

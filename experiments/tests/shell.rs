@@ -11,7 +11,7 @@ use common::{allfold, folder, said};
 use std::process::Command;
 
 /// A short run of every command. RUN, RECORDS and FLIGHT are files that the commands read, MLP a configuration, OUT a folder.
-const RUNS: [&str; 21] = [
+const RUNS: [&str; 22] = [
     "verify barrier --ranks 1..4",
     "show all_reduce --algo ring --ranks 2",
     "bench barrier --backend threads --ranks 2 -n 1 -w 0",
@@ -26,6 +26,7 @@ const RUNS: [&str; 21] = [
     "report --from RECORDS --out OUT",
     "launch -n 1 -- echo text",
     "validate RUN",
+    "why RUN",
     "diff RECORDS RECORDS",
     "calibrate RUN --prior published --out OUT/fitted.toml",
     "doctor",

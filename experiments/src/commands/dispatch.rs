@@ -2,7 +2,7 @@
 
 use super::{
     bench, calibrate, compare, diff, doctor, faults, hangs, launch, machines, plan, predict, report, scale,
-    shell, show, simulate, train, triage, validate, verify,
+    shell, show, simulate, train, triage, validate, verify, why,
 };
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
@@ -68,6 +68,8 @@ enum Command {
     Launch(launch::Args),
     /// Compare predictions with measured runs, and print by what factor they are wrong
     Validate(validate::Args),
+    /// Name the causes for which a measured run is slower than its machine allows, with their probabilities
+    Why(why::Args),
     /// Compare the times of two files of records, and fail if one became slower
     Diff(diff::Args),
     /// Fit the physical parameters of machines to measured runs
@@ -158,6 +160,7 @@ pub fn run() -> CommandResult {
         Command::Machines(args) => machines::run(&args),
         Command::Validate(args) => validate::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::Why(args) => why::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Launch(args) => launch::run(&args, &names()),

@@ -21,3 +21,4 @@ pub(crate) mod train;
 pub(crate) mod triage;
 pub(crate) mod validate;
 pub(crate) mod verify;
+pub(crate) mod why;

@@ -32,7 +32,7 @@ use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::spread::{Spread, UnseenRow, spread_of, spreads};
 use allfold_validation::{cross_validation, draw, tables};
 use measured::{FEW, LONGEST};
-pub(super) use measured::{MachineArgs, read};
+pub(super) use measured::{MachineArgs, read, read_runs};
 use predictor_name::PredictorName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -13,6 +13,7 @@ use super::training::{
 };
 use super::triage::{HangJudged, TriageFound};
 use super::validation::{TrainingScore, Validated, ValidatedTraining, ValidationScore};
+use super::why::SlowRunCause;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -60,6 +61,7 @@ kinds! {
         ScalingRow: "validate_scaling", None;
         TriageFound: "triage", None;
         HangJudged: "hang", None;
+        SlowRunCause: "why", Some(false);
         Validated: "validate", Some(false);
         ValidationScore: "validation_score", None;
         TrainingScore: "training_score", None;

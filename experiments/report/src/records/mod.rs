@@ -21,6 +21,7 @@ mod training;
 mod triage;
 mod validation;
 mod waiting;
+mod why;
 
 pub use collective::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 pub use diff::RowChange;
@@ -39,3 +40,4 @@ pub use training::{
 pub use triage::{HangJudged, TriageFound};
 pub use validation::{TimeInterval, TrainingScore, Validated, ValidatedTraining, ValidationScore};
 pub use waiting::{WaitingByStep, WaitingFor, awaited_most};
+pub use why::SlowRunCause;

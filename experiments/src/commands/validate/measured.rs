@@ -4,9 +4,9 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_sim::{json_error, read_text_at_most};
 use allfold_validation::prepare::{GivenMachine, Prepared, prepare};
-use allfold_validation::runs;
+use allfold_validation::runs::{self, Run};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The greatest length in bytes of a file that describes a machine.
 pub(super) const LONGEST: u64 = 1 << 20;
@@ -63,6 +63,25 @@ impl MachineArgs {
         };
         self.ranks.or_else(|| described.and_then(|(gpus, nodes)| gpus.checked_mul(nodes)))
     }
+}
+
+/// Reads the runs of one file with the settings of the command line, and the machine that the command line gives.
+///
+/// # Errors
+/// A file that is no run.
+pub(in crate::commands) fn read_runs(
+    file: &Path,
+    machine: &MachineArgs,
+    output: &mut RunOutput,
+) -> CommandResult<(Vec<Run>, Option<GivenMachine>)> {
+    let given = machine.given()?;
+    let mut read = runs::read(file, machine.ranks(given.as_ref())).map_err(CommandError::usage)?;
+    read.left_out.iter().try_for_each(|flaw| output.say(format!("left out: {flaw}")))?;
+    for run in &mut read.runs {
+        output.say(&*run)?;
+        run.env.extend(machine.env.iter().cloned());
+    }
+    Ok((read.runs, given))
 }
 
 /// Reads measured runs; prints the runs that cannot be predicted and leaves them out.

@@ -3,7 +3,7 @@
 use super::cause::SlowCause;
 use crate::prepare::{GivenMachine, Prepared, prepare};
 use crate::runs::Run;
-use allfold_nccl_model::physics::{Parameters, Terms, closed};
+use allfold_nccl_model::physics::{Parameters, PhysicsCase, Terms, closed};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
@@ -16,6 +16,8 @@ pub struct Candidate {
     pub degree: String,
     /// The run with the cause, whose rows are those of the run.
     pub run: Prepared,
+    /// The share of the links in a node, and of the network, that is left.
+    shares: [f64; 2],
     /// Microseconds that are added to every call.
     late_us: f64,
 }
@@ -25,8 +27,8 @@ pub struct Candidate {
 pub(super) struct Change {
     pub(super) cause: SlowCause,
     pub(super) degree: String,
-    /// A variable and its value; none if the variable is empty.
-    pub(super) env: (&'static str, String),
+    /// Variables and their values.
+    pub(super) env: Vec<(&'static str, String)>,
     /// The share of the links in a node, and of the network, that is left.
     pub(super) shares: [f64; 2],
     pub(super) late_us: f64,
@@ -62,8 +64,14 @@ impl Candidate {
         let sound = sound(run);
         let healthy = prepare(&sound, given, true)?;
         let changes = changes(&healthy, run.collective);
-        let mut all =
-            vec![Candidate { cause: SlowCause::Healthy, degree: String::new(), run: healthy, late_us: 0.0 }];
+        let mut all = vec![Candidate {
+            cause: SlowCause::Healthy,
+            degree: String::new(),
+            run: healthy,
+            shares: [1.0; 2],
+            late_us: 0.0,
+        }];
+        all.push(Candidate { cause: SlowCause::Other, ..all[0].clone() });
         // A choice that the machine does not have, such as trees for an all-gather, is no candidate.
         all.extend(changes.into_iter().filter_map(|change| Candidate::with(&sound, given, change).ok()));
         Ok(all)
@@ -76,21 +84,26 @@ impl Candidate {
         change: Change,
     ) -> Result<Candidate, String> {
         let mut changed = sound.clone();
-        if !change.env.0.is_empty() {
-            changed.env.insert(change.env.0.into(), change.env.1);
-        }
-        let mut run = prepare(&changed, given, true)?;
-        for row in &mut run.rows {
-            row.case.port *= change.shares[0];
-            row.case.network *= change.shares[1];
-        }
-        Ok(Candidate { cause: change.cause, degree: change.degree, run, late_us: change.late_us })
+        changed.env.extend(change.env.into_iter().map(|(key, value)| (key.into(), value)));
+        let run = prepare(&changed, given, true)?;
+        let Change { cause, degree, shares, late_us, .. } = change;
+        Ok(Candidate { cause, degree, run, shares, late_us })
     }
 
     /// The time of every row in microseconds.
     pub fn times(&self, parameters: &Parameters) -> Vec<f64> {
-        let time = |case| closed(case, parameters, Terms::default()) + self.late_us;
-        self.run.rows.iter().map(|row| time(&row.case)).collect()
+        self.run.rows.iter().map(|row| self.time(row.case, parameters)).collect()
+    }
+
+    /// The time of a call that the run did not make, in microseconds; `None` if NCCL cannot choose how to run it.
+    pub fn time_of(&self, collective: Collective, bytes: u64, parameters: &Parameters) -> Option<f64> {
+        self.run.setting.case(collective, bytes, false).ok().map(|case| self.time(case, parameters))
+    }
+
+    fn time(&self, case: PhysicsCase, parameters: &Parameters) -> f64 {
+        let [inside, across] = self.shares;
+        let case = PhysicsCase { port: case.port * inside, network: case.network * across, ..case };
+        closed(&case, parameters, Terms::default()) + self.late_us
     }
 
     /// The cause with its degree: `NICs missing (4 of 8)`.
@@ -114,7 +127,7 @@ pub(super) fn changes(healthy: &Prepared, collective: Collective) -> Vec<Change>
     let platform = &healthy.setting.platform;
     let mut all = Vec::new();
     let mut set = |cause, degree: String, key, value: String| {
-        all.push(Change { cause, degree, env: (key, value), shares: [1.0; 2], late_us: 0.0 });
+        all.push(Change { cause, degree, env: vec![(key, value)], shares: [1.0; 2], late_us: 0.0 });
     };
     let plain = String::new;
     if let Some(nics) = machine.nics {
@@ -157,7 +170,7 @@ pub(super) fn changes(healthy: &Prepared, collective: Collective) -> Vec<Change>
     all
 }
 
-/// Few channels, slow links and late ranks.
+/// Sockets over one interface, few channels, slow links and late ranks.
 fn slow(healthy: &Prepared) -> Vec<Change> {
     let machine = &healthy.setting.machine;
     let (ring, doubled) = (healthy.setting.platform.ring, healthy.setting.platform.doubled);
@@ -165,13 +178,21 @@ fn slow(healthy: &Prepared) -> Vec<Change> {
     let whole = Change {
         cause: SlowCause::LateRank,
         degree: String::new(),
-        env: ("", String::new()),
+        env: Vec::new(),
         shares: [1.0; 2],
         late_us: 0.0,
     };
     let late =
         LATE_US.iter().map(|&late_us| Change { degree: format!("{late_us} us"), late_us, ..whole.clone() });
     let mut all: Vec<Change> = late.collect();
+    if let Some(nics) = machine.nics.filter(|nics| nics.count > 1 && nics.fabric != Fabric::Sockets) {
+        all.push(Change {
+            cause: SlowCause::Sockets,
+            degree: format!("1 interface of {}", nics.count),
+            env: vec![("NCCL_IB_DISABLE", "1".into()), ("NCCL_IB_HCA", listed(1))],
+            ..whole.clone()
+        });
+    }
     for left in LEFT {
         let slow = Change { cause: SlowCause::SlowLinks, ..whole.clone() };
         let percent = 100.0 * left;
@@ -190,7 +211,7 @@ fn slow(healthy: &Prepared) -> Vec<Change> {
         all.push(Change {
             cause: SlowCause::FewChannels,
             degree: count.to_string(),
-            env: ("NCCL_MAX_NCHANNELS", count.to_string()),
+            env: vec![("NCCL_MAX_NCHANNELS", count.to_string())],
             shares: [share(port, ring.inside), share(network, ring.across)],
             late_us: 0.0,
         });

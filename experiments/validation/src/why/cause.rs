@@ -31,17 +31,15 @@ pub enum SlowCause {
     SlowLinks,
     /// One rank comes late to every call.
     LateRank,
+    /// The run is off by more than systems differ, and none of these causes explains it.
+    Other,
 }
 
-/// What is said of a cause.
-struct Words {
-    name: &'static str,
-    mend: &'static str,
-    proof: &'static str,
-}
+/// Name, remedy and proof of every cause, a line each, in the order of [`SlowCause`].
+const WORDS: &str = include_str!("causes.txt");
 
 impl SlowCause {
-    /// All causes but [`SlowCause::Healthy`].
+    /// All causes that can be named.
     pub const ALL: [SlowCause; 12] = [
         SlowCause::NoGpuDirect,
         SlowCause::NoPeer,
@@ -57,86 +55,24 @@ impl SlowCause {
         SlowCause::LateRank,
     ];
 
-    const fn words(self) -> Words {
-        let (name, mend, proof) = match self {
-            SlowCause::Healthy => ("healthy", "nothing", "a second run of the same sizes"),
-            SlowCause::NoGpuDirect => (
-                "GPUDirect RDMA off",
-                "load nvidia-peermem (or use DMA-BUF) and set NCCL_NET_GDR_LEVEL=SYS",
-                "NCCL_DEBUG=INFO: channels `via NET/IB/..` lack `/GDRDMA`",
-            ),
-            SlowCause::NoPeer => (
-                "peer-to-peer off",
-                "unset NCCL_P2P_DISABLE; switch ACS off in the bridges and the IOMMU to pass-through",
-                "NCCL_DEBUG=INFO: channels `via SHM` in place of `via P2P`; p2pBandwidthLatencyTest",
-            ),
-            SlowCause::NicsMissing => (
-                "NICs missing",
-                "unset NCCL_IB_HCA, or list every NIC in it; check the state of the ports with ibstat",
-                "NCCL_DEBUG=INFO: the NICs of the line `NET/IB : Using`",
-            ),
-            SlowCause::OneRail => (
-                "one rail only",
-                "unset NCCL_IB_HCA, or list every NIC in it; check the state of the ports with ibstat",
-                "NCCL_DEBUG=INFO: the line `NET/IB : Using` names one NIC",
-            ),
-            SlowCause::Algorithm => (
-                "wrong algorithm",
-                "unset NCCL_ALGO",
-                "the same sizes with NCCL_ALGO unset; NCCL_DEBUG_SUBSYS=TUNING names each call's algorithm",
-            ),
-            SlowCause::Protocol => (
-                "wrong protocol",
-                "unset NCCL_PROTO",
-                "the same sizes with NCCL_PROTO unset; NCCL_DEBUG_SUBSYS=TUNING names each call's protocol",
-            ),
-            SlowCause::NoLl128 => (
-                "LL128 off",
-                "unset NCCL_PROTO and NCCL_LL128_BUFFSIZE; put NICs and GPUs behind the same PCIe switches",
-                "the same sizes with NCCL_PROTO=LL128",
-            ),
-            SlowCause::NoNvls => (
-                "NVLS off",
-                "set NCCL_NVLS_ENABLE=1 and start the fabric manager; containers need /dev/nvidia-caps-imex-channels",
-                "NCCL_DEBUG=INFO: `NVLS multicast support is not available`",
-            ),
-            SlowCause::FewChannels => (
-                "few channels",
-                "unset NCCL_MAX_NCHANNELS and NCCL_MAX_CTAS",
-                "NCCL_DEBUG=INFO: the number before `coll channels`",
-            ),
-            SlowCause::Sockets => (
-                "sockets in place of RDMA",
-                "unset NCCL_IB_DISABLE and NCCL_NET; give the container /dev/infiniband, or load the network's plug-in",
-                "NCCL_DEBUG=INFO: channels `via NET/Socket`",
-            ),
-            SlowCause::SlowLinks => (
-                "slow links or a slow NIC",
-                "reseat or replace what `lspci -vv` (LnkSta), `ibstat` (Rate) or `nvidia-smi nvlink -s` shows below its speed",
-                "`lspci -vv` and `ibstat` on every node; the run on each pair of nodes alone names a single slow one",
-            ),
-            SlowCause::LateRank => (
-                "a rank that comes late",
-                "bind processes to cores and stop other work on the host; check clocks by `nvidia-smi -q -d PERFORMANCE`",
-                "nccl-tests' minimum, mean and maximum over ranks (-a 2, 1, 3): they differ; each node alone is fast but one",
-            ),
-        };
-        Words { name, mend, proof }
+    fn words(self, field: usize) -> &'static str {
+        let line = WORDS.lines().filter(|line| !line.starts_with('#')).nth(self as usize);
+        line.and_then(|line| line.split(" | ").nth(field)).unwrap_or_default()
     }
 
     /// The cause's name.
-    pub const fn name(self) -> &'static str {
-        self.words().name
+    pub fn name(self) -> &'static str {
+        self.words(0)
     }
 
     /// The setting or the repair that mends it.
-    pub const fn mend(self) -> &'static str {
-        self.words().mend
+    pub fn mend(self) -> &'static str {
+        self.words(1)
     }
 
     /// The setting or the measurement that shows whether it is the cause.
-    pub const fn proof(self) -> &'static str {
-        self.words().proof
+    pub fn proof(self) -> &'static str {
+        self.words(2)
     }
 
     /// Whether a choice of algorithm or protocol alone mends it.

@@ -5,7 +5,7 @@ use crate::runs::{LogFacts, Run};
 use crate::settings::listed;
 
 /// By how much a cause is likelier if a log or a setting shows it; it may still not be what slows the run.
-const CONFIRMED: f64 = 300.0;
+const CONFIRMED: f64 = 30.0;
 /// By how much a cause is less likely if a log shows the opposite; of some nodes a log may lack lines.
 const RULED_OUT: f64 = 0.01;
 
