@@ -35,16 +35,15 @@ fn idx(sizes: &[u32]) -> Vec<u8> {
     [0, 0, 8, sizes.len() as u8].into_iter().chain(bytes).collect()
 }
 
-#[test]
-fn holes_behind_good_headers_are_refused_by_every_reader() {
-    let folder = folder();
-    let place = folder.path().display().to_string();
+/// Files of a data set, each with its first bytes and the length of the hole behind them.
+type Files = Vec<(&'static str, Vec<u8>, u64)>;
+
+/// Data sets, with what the refusal of each says.
+fn sets() -> [(&'static str, Files, &'static str); 8] {
     let rows = HOLE / 64;
     let png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\xff\xff\0\0\xff\xff\x08\x02\0\0\0";
     let too_large = "GiB are available; take fewer samples";
-    // The data set; its files, with their first bytes and the length of the hole; what the refusal says.
-    type Files = Vec<(&'static str, Vec<u8>, u64)>;
-    let sets: [(&str, Files, &str); 8] = [
+    [
         (
             "arrays",
             vec![
@@ -95,8 +94,14 @@ fn holes_behind_good_headers_are_refused_by_every_reader() {
             vec![("a/1.png", png.to_vec(), HOLE), ("b/1.png", png.to_vec(), HOLE)],
             "the most are 16384 on a side",
         ),
-    ];
-    for (name, files, says) in sets {
+    ]
+}
+
+#[test]
+fn holes_behind_good_headers_are_refused_by_every_reader() {
+    let folder = folder();
+    let place = folder.path().display().to_string();
+    for (name, files, says) in sets() {
         let data = folder.path().join("data");
         for (file, begins, hole) in files {
             let path = data.join(file);

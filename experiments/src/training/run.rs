@@ -120,10 +120,9 @@ pub fn run_on(
     let (device, on_gpus) = (place.device(config)?, config.uses_gpus());
     let ranks = place.ranks();
     let in_one_process = !place.is_one_rank();
-    if in_one_process {
-        let what = format!("the models of {}", counted(ranks as usize, "rank"));
-        memory::require(each.checked_mul(u64::from(ranks)), &what)?;
-    }
+    let held = if in_one_process { ranks } else { 1 };
+    let what = format!("the models of {}", counted(held as usize, "rank"));
+    memory::require(each.checked_mul(u64::from(held)), &what)?;
     // Rank 0 alone writes events and calls `follow`, in each epoch of an elastic world.
     let (events, follow) = (Mutex::new(noted.events), Mutex::new(noted.follow));
     let losses = noted.losses && !matches!(place, LaunchMode::Sim(_));

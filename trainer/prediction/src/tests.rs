@@ -133,7 +133,8 @@ fn a_gpu_is_named_by_whole_words() {
     assert_eq!((name("a100"), name("A100-SXM")), (Some("A100 SXM"), Some("A100 SXM")));
     // The form factors in which a GPU is made, and no others.
     assert_eq!((name("T4 PCIe"), name("h200-sxm")), (Some("T4"), Some("H200")));
+    assert_eq!((name("a10"), name("l4")), (Some("A10"), Some("L4")));
     assert_eq!([name("T4 SXM"), name("H200 PCIe"), name("GH200 SXM"), name("V100 NVL")], [None; 4]);
     // GPUs that exist and are not listed.
-    assert_eq!([name("a10"), name("l4"), name("a"), name("")], [None; 4]);
+    assert_eq!([name("a1"), name("l5"), name("a"), name("")], [None; 4]);
 }
