@@ -9,18 +9,16 @@ const FORCED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/why/ri
 const HEALTHY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/why/one-gpu-four-nics.json");
 
 #[test]
-fn a_forced_algorithm_is_named_with_what_mends_it() {
+fn a_forced_algorithm_is_confirmed_and_among_the_first_two() {
     let folder = folder();
     let records = folder.path().join("why.jsonl").display().to_string();
-    let text = said(&["why", FORCED, "--json", &records]);
-    assert!(text.contains("to mend it: unset NCCL_ALGO"), "{text}");
-    let first = std::fs::read_to_string(&records).unwrap();
-    let first: serde_json::Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
-    assert_eq!(
-        (first["kind"].as_str(), first["cause"].as_str()),
-        (Some("why"), Some("wrong algorithm (Ring)"))
-    );
-    assert!(first["probability"].as_f64().unwrap() > 0.8, "{first}");
+    let text = said(&["why", FORCED, "--env", "NCCL_TREE_THRESHOLD=0", "--json", &records]);
+    assert!(text.contains("NCCL_TREE_THRESHOLD=0: confirms wrong algorithm"), "{text}");
+    let records = std::fs::read_to_string(&records).unwrap();
+    let causes = records.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let causes: Vec<_> =
+        causes.take(2).map(|cause| (cause["kind"].clone(), cause["cause"].clone())).collect();
+    assert!(causes.contains(&("why".into(), "wrong algorithm (Ring)".into())), "{causes:?}");
 }
 
 #[test]
