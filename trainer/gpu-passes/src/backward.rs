@@ -167,9 +167,8 @@ impl Passes {
         let queue = with.queue;
         let s = self.layer_norm_launch(l, with.n * rows, width, eps as f32);
         let from = self.network.from(l)[0];
-        // What has arrived of the input's gradient by other paths is added here, and the sum takes its place.
-        let is_kept_alone = self.precision.act(from) == self.precision.reads(l);
-        let more = if is_kept_alone { self.slot.act_grads[from].take() } else { None };
+        let is_same = self.precision.act(from) == self.precision.reads(l);
+        let more = if is_same { self.slot.act_grads[from].clone() } else { None };
         let (dx, both) = (self.fresh(l, s.rows * width, queue)?, queue.memory(8 * width)?);
         let [means, rs] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;
@@ -186,6 +185,24 @@ impl Passes {
         }
         self.slot.saved[l].push(dx);
         Ok(())
+    }
+
+    /// The gradient of a layer norm's input, in which what had arrived of it by other paths is added already, so that it is dropped here.
+    /// A pipeline may run the phase of the parameters later, which computes all three gradients again.
+    fn layer_norm_input(
+        &mut self,
+        l: usize,
+        with: &mut PassContext<'_, '_>,
+        dy: &Memory,
+    ) -> Result<Option<Memory>> {
+        if self.slot.saved[l].len() == 2 {
+            self.layer_norm(l, with, dy, false)?;
+        }
+        let from = self.network.from(l)[0];
+        if self.precision.act(from) == self.precision.reads(l) {
+            self.slot.act_grads[from] = None;
+        }
+        Ok(self.slot.saved[l].pop())
     }
 
     /// Sums the gradients of a synchronised batch norm's parameters over all ranks, and keeps the sums for the input gradient.
@@ -237,10 +254,7 @@ impl Passes {
                 self.batch_norm_input(l, with, &shape, *synchronised, (&dy, &dx))?;
             }
             LayerOperation::LayerNorm { .. } | LayerOperation::SequenceLayerNorm { .. } => {
-                if self.slot.saved[l].len() == 2 {
-                    self.layer_norm(l, with, &dy, false)?;
-                }
-                ready = self.slot.saved[l].pop();
+                ready = self.layer_norm_input(l, with, &dy)?;
             }
             // The input of a ReLU is above 0 exactly where its output is.
             LayerOperation::Relu => {
