@@ -9,7 +9,7 @@ use allfold_experiments::training::trained::Trained;
 use allfold_report::records::WaitingFor;
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
-use common::records;
+use common::{folder, records, said};
 use serde_json::Value;
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
@@ -124,5 +124,17 @@ fn on_threads_the_record_of_each_step_says_for_whom_ranks_wait() {
     }
     for step in steps(&["--ranks", "1"]) {
         assert!(step["waiting_for"].is_null(), "one rank waits for nobody: {step}");
+    }
+}
+
+#[test]
+fn the_page_of_a_hang_draws_who_waits_and_who_left_no_dump() {
+    let folder = folder();
+    let [cases, page] = ["cases", "hang.html"].map(|name| folder.path().join(name).display().to_string());
+    said(&["hangs", "--cases", "4", "--keep", &cases]);
+    said(&["triage", &format!("{cases}/case-3"), "--html", &page]);
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in ["id=\"triage\"", "rank 3: no dump", "rank 0 +2, default_pg: failed operation 66"] {
+        assert!(page.contains(part), "{part}: {page}");
     }
 }

@@ -2,10 +2,11 @@
 
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
-use allfold_cli::output::RunOutput;
-use allfold_report::records::TriageFound;
+use allfold_cli::output::{RunOutput, replace};
+use allfold_report::RenderedReport;
+use allfold_report::records::{TriageFound, TriageSpan};
 use allfold_triage::model::DumpedJob;
-use allfold_triage::{DumpReader, Hung, judge, lines, starts};
+use allfold_triage::{DumpReader, Hung, LaneSpan, judge, lines, starts, timeline};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
   allfold triage nccl_trace_rank_0 nccl_trace_rank_1
   allfold triage dumps.tar.gz stderr.log
   allfold triage --watch /dumps
+  allfold triage dumps --html hang.html
 
 Read are Allfold's flight records, dumps of PyTorch's flight recorder (pickle or JSON, of any backend; the file name ends with
 the rank), NCCL's RAS and Inspector, torchrun's error.json, and logs, as files, in folders and in archives. Flight records of Allfold
@@ -33,6 +35,9 @@ pub(crate) struct Args {
     /// Wait for dumps, print the verdict as they arrive, and end when it is certain, or on Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// Write the verdict as an HTML page with a timeline of the ranks around the hang
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -43,6 +48,7 @@ pub(crate) struct Args {
 /// A file that is no dump, or a folder without one.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    args.html.iter().try_for_each(|path| output.will_write(path))?;
     if args.watch {
         watch(args, &mut output)?;
     }
@@ -66,6 +72,14 @@ pub fn run(args: &Args) -> CommandResult {
         decided: verdict.decided,
         unknown: verdict.unknown.clone(),
     })?;
+    if let Some(path) = &args.html {
+        for LaneSpan { lane, kind, name, start, end } in timeline(&job, &verdict) {
+            output.record(&TriageSpan { lane, kind: kind.into(), name, start_ms: start, end_ms: end })?;
+        }
+        let RenderedReport { page, .. } = allfold_report::render(&output.records()?, output.stamp())?;
+        replace(path, page.as_bytes())?;
+        output.say(format!("page: {}", path.display()))?;
+    }
     output.close()
 }
 

@@ -9,7 +9,9 @@ mod read;
 pub mod seeded;
 pub mod slow;
 mod tell;
+mod timeline;
 
 pub use judge::{CauseKind, HangCause, Hung, Verdict, judge};
 pub use read::{DumpReader, starts};
 pub use tell::lines;
+pub use timeline::{LaneSpan, timeline};

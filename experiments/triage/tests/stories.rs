@@ -174,3 +174,18 @@ fn clocks_that_are_hours_apart_are_no_late_rank() {
     let found = judge(&reading.finish().unwrap());
     assert_eq!((found.causes[0].kind, found.decided), (CauseKind::Network, false), "{found:?}");
 }
+
+#[test]
+fn ranks_that_got_equally_far_are_one_lane_and_what_is_open_reaches_the_edge() {
+    let text = |open| dump("2.10", "nccl", 4, 3, open);
+    let files = [("t_0", text(1)), ("t_1", text(1)), ("t_2", text(0)), ("t_3", text(1))];
+    let (job, found) = verdict(&files);
+    let spans = allfold_triage::timeline(&job, &found);
+    let edge = spans.iter().map(|span| span.end).fold(0.0, f64::max);
+    let open = spans.iter().filter(|span| span.end == edge);
+    let open: Vec<_> = open.map(|span| (&*span.lane, span.kind)).collect();
+    assert_eq!(open, [("rank 2, default_pg", "in no operation"), ("rank 0 +2, default_pg", "failed")]);
+    assert_eq!((spans.len(), spans[0].start), (8, 0.0));
+    let idle = spans.iter().find(|span| span.kind == "in no operation").unwrap();
+    assert_eq!(idle.name, "after operation 3, all_reduce(10 x Float)");
+}

@@ -11,7 +11,7 @@ use super::training::{
     ComparedStrategy, LayerPasses, LeftOutStrategy, Parity, RunProgress, ScalePoint, ScalingRow,
     TimelineSpan, TrainingStep,
 };
-use super::triage::{HangJudged, TriageFound};
+use super::triage::{HangJudged, TriageFound, TriageSpan};
 use super::validation::{TrainingScore, Validated, ValidatedTraining, ValidationScore};
 use super::why::SlowRunCause;
 use serde::Serialize;
@@ -62,6 +62,7 @@ kinds! {
         TriageFound: "triage", None;
         HangJudged: "hang", None;
         SlowRunCause: "why", Some(false);
+        TriageSpan: "triage_span", None;
         Validated: "validate", Some(false);
         ValidationScore: "validation_score", None;
         TrainingScore: "training_score", None;

@@ -37,7 +37,7 @@ pub use training::{
     MeasuredScale, MeasuredStep, Parity, RankMemory, RunProgress, ScalePoint, ScalingRow, Setup,
     SimulatedComparison, SimulatedScale, SimulatedStep, TimelineSpan, TrainingEnd, TrainingStep, hidden_us,
 };
-pub use triage::{HangJudged, TriageFound};
+pub use triage::{HangJudged, TriageFound, TriageSpan};
 pub use validation::{TimeInterval, TrainingScore, Validated, ValidatedTraining, ValidationScore};
 pub use waiting::{WaitingByStep, WaitingFor, awaited_most};
 pub use why::SlowRunCause;

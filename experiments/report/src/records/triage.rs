@@ -19,6 +19,22 @@ pub struct TriageFound {
     pub unknown: Vec<String>,
 }
 
+/// A part of a rank's last operations, on the axis of a triage's page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TriageSpan {
+    /// The rank, how many ranks are alike, and the group.
+    pub lane: String,
+    /// What the rank did: `ended`, `waits`, `failed`, `in no operation`, and so on.
+    #[serde(rename = "state")]
+    pub kind: String,
+    /// The operation.
+    pub name: String,
+    /// When it began, in milliseconds.
+    pub start_ms: f64,
+    /// When it ended; the end of the axis if it did not.
+    pub end_ms: f64,
+}
+
 /// How one seeded hang was judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HangJudged {

@@ -2,7 +2,8 @@
 
 use super::part::Part;
 use super::{
-    accuracy, compare, machine, measured, planned, predicted, proofs, scaling, timeline, training, validated,
+    accuracy, compare, machine, measured, planned, predicted, proofs, scaling, timeline, training, triage,
+    validated,
 };
 use crate::page::Contents;
 use crate::plots::DrawError;
@@ -17,7 +18,8 @@ type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 /// # Errors
 /// A plot cannot be drawn.
 pub fn all(records: &Records) -> Result<Contents, DrawError> {
-    let parts: [Make; 10] = [
+    let parts: [Make; 11] = [
+        triage::part,
         planned::part,
         scaling::part,
         predicted::part,

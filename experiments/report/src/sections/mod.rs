@@ -16,6 +16,7 @@ mod scaling_curves;
 mod single_runs;
 mod timeline;
 mod training;
+mod triage;
 mod validated;
 
 pub use all::all;
