@@ -38,7 +38,7 @@ fn an_unknown_name_is_told_the_nearest() {
     says(&[&simulate[..], &["switch", "-o", "summ"]].concat(), &["did you mean `sum`"]);
     says(&[&simulate[..], &["switch", "--fault", "slow_rnk=1:x2"]].concat(), &["slow_rank"]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    says(&["train", "--config", config, "--backend", "sim", "--device", "a10"], &["a100"]);
+    says(&["train", "--config", config, "--backend", "sim", "--device", "a1000"], &["a100"]);
     says(&["train", "--config", config, "--strategy", "dpd"], &["ddp"]);
     says(&["train", "--config", config, "--set", "bach=4"], &["--set bach=4", "`training.batch`"]);
     says(&["train", "--config", config, "--set", "lr"], &["KEY=VALUE"]);

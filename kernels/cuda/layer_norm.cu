@@ -102,5 +102,8 @@ KERNEL(column_sums, const f32* parts, u32 slices, u64 n, f32* out) {
            f32* parts) {                                                                                                 \
         layer_norm_params<X, T>(x, dy, rows, columns, means, rs, parts);                                                 \
     }
-#define LAYER_NORM(T) LAYER_NORM_OF(T, T, T) LAYER_NORM_OF(f32, T, wide_##T)
+#define WIDE_f32
+#define WIDE_f16 LAYER_NORM_OF(f32, f16, wide_f16)
+#define WIDE_bf16 LAYER_NORM_OF(f32, bf16, wide_bf16)
+#define LAYER_NORM(T) LAYER_NORM_OF(T, T, T) WIDE_##T
 FOR_TRAINED(LAYER_NORM)

@@ -84,7 +84,7 @@ impl DeviceRanks {
         let devices = machine.devices();
         reachable(&*machine, 0..devices.min(ranks as usize))?;
         let queues = (0..ranks as usize).map(|rank| queue(rank % devices)).collect::<Result<Vec<_>>>()?;
-        let marks = (main.mark().map_err(failed)?, main.mark().map_err(failed)?);
+        let marks = (main.record().map_err(failed)?, main.record().map_err(failed)?);
         Ok(DeviceRanks { machine, main, queues, captured: BTreeMap::new(), marks })
     }
 
