@@ -128,10 +128,12 @@ impl NcclComm {
         // Ranks first exchange which library and GPU each has: no rank may wait for a rank without NCCL, or for two ranks on one GPU.
         let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
-        let api = library.api.clone()?;
-        if let Some(why) = presence.lacks {
-            return Err(Error::Argument(why));
+        if let (Some(why), 2..) = (presence.lacks, size) {
+            // A rank without NCCL says why. All ranks end alike, whichever of them is seen first.
+            let own = library.api.as_ref().err().map(ToString::to_string);
+            return Err(Error::Argument(own.unwrap_or(why)));
         }
+        let api = library.api.clone()?;
         if let (Some(pair), false) = (presence.on_one_gpu, presence.may_share) {
             return Err(library.refuses(pair));
         }
