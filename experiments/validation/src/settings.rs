@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 /// The variables of a run, with their values.
 type Env = BTreeMap<String, String>;
 
-/// The variables that change a prediction.
-const EFFECTIVE: [&str; 14] = [
+/// The variables that can make a run slower than its machine allows.
+pub(crate) const SLOWING: [&str; 12] = [
     "NCCL_ALGO",
     "NCCL_PROTO",
     "NCCL_TREE_THRESHOLD",
     "NCCL_NVLS_ENABLE",
-    "NCCL_COLLNET_ENABLE",
     "NCCL_MAX_NCHANNELS",
     "NCCL_MAX_CTAS",
     "NCCL_IB_DISABLE",
@@ -22,8 +21,9 @@ const EFFECTIVE: [&str; 14] = [
     "NCCL_IB_HCA",
     "NCCL_P2P_DISABLE",
     "NCCL_P2P_LEVEL",
-    "FI_CXI_",
 ];
+/// The start of further variables that change a prediction.
+const EFFECTIVE: [&str; 2] = ["NCCL_COLLNET_ENABLE", "FI_CXI_"];
 /// The start of variables that change what is logged alone.
 const LOGGED: &str = "NCCL_DEBUG";
 
@@ -50,7 +50,7 @@ pub(crate) fn apply(env: &Env, machine: &mut Machine) {
     if is("NCCL_P2P_LEVEL", &["NVL"]) && !machine.nvlink {
         machine.peer = false;
     }
-    let has_effect = |key: &str| EFFECTIVE.iter().any(|known| key.starts_with(known));
+    let has_effect = |key: &str| SLOWING.iter().chain(&EFFECTIVE).any(|known| key.starts_with(known));
     let (with, without): (Vec<_>, Vec<_>) =
         env.iter().filter(|(key, _)| !key.starts_with(LOGGED)).partition(|(key, _)| has_effect(key));
     machine.understood.extend(with.iter().map(|(key, value)| format!("{key}={value}")));

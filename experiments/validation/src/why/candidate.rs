@@ -3,6 +3,7 @@
 use super::cause::SlowCause;
 use crate::prepare::{GivenMachine, Prepared, prepare};
 use crate::runs::Run;
+use crate::settings::SLOWING;
 use allfold_nccl_model::physics::{Parameters, PhysicsCase, Terms, closed};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
@@ -33,22 +34,6 @@ pub(super) struct Change {
     pub(super) shares: [f64; 2],
     pub(super) late_us: f64,
 }
-
-/// Variables that make a run slow, which the healthy run does without.
-const HARMFUL: [&str; 12] = [
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MAX_CTAS",
-    "NCCL_IB_DISABLE",
-    "NCCL_NET",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_IB_HCA",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_TREE_THRESHOLD",
-];
 
 /// Microseconds by which a rank may come late.
 const LATE_US: [f64; 6] = [15.0, 30.0, 60.0, 120.0, 250.0, 500.0];
@@ -118,7 +103,7 @@ impl Candidate {
 /// A run without the settings that make it slow.
 pub(super) fn sound(run: &Run) -> Run {
     let mut sound = run.clone();
-    sound.env.retain(|key, _| !HARMFUL.contains(&key.as_str()));
+    sound.env.retain(|key, _| !SLOWING.contains(&key.as_str()));
     sound
 }
 
