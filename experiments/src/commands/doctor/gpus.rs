@@ -19,26 +19,24 @@ pub fn findings() -> Vec<DoctorFinding> {
 
 /// The finding about peer access between GPUs; `None` for fewer than two.
 fn links(devices: usize) -> Option<DoctorFinding> {
-    let pairs: Vec<(usize, usize)> = (0..devices).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
-    let of = |wanted: PeerLink| -> Vec<&(usize, usize)> {
-        let link = |(a, b): &(usize, usize)| allfold_cuda::peer_link(*a, *b).unwrap_or(PeerLink::None);
-        pairs.iter().filter(|pair| link(pair) == wanted).collect()
-    };
-    let first = pairs.first()?;
-    let (nvlink, pcie, apart) = (of(PeerLink::NvLink), of(PeerLink::Pcie), of(PeerLink::None));
+    let pairs = (0..devices).flat_map(|b| (0..b).map(move |a| (a, b)));
+    let link = |(a, b)| ((a, b), allfold_cuda::peer_link(a, b).unwrap_or(PeerLink::None));
+    let links: Vec<_> = pairs.map(link).collect();
+    links.first()?;
+    let count = |wanted| links.iter().filter(|(_, link)| *link == wanted).count();
+    let apart = count(PeerLink::None);
     let detail = format!(
-        "{} pairs: {} over NVLink, {} over PCIe, {} without peer access",
-        pairs.len(),
-        nvlink.len(),
-        pcie.len(),
-        apart.len()
+        "{} pairs: {} over NVLink, {} over PCIe, {apart} without peer access",
+        links.len(),
+        count(PeerLink::NvLink),
+        count(PeerLink::Pcie)
     );
-    Some(match apart.first() {
+    Some(match links.iter().find(|(_, link)| *link == PeerLink::None) {
         None => found("gpu links", detail),
-        Some((a, b)) => missing(
+        Some(((a, b), _)) => missing(
             "gpu links",
             &format!("{detail}, such as GPUs {a} and {b}"),
-            match apart.contains(&first) && apart.len() == pairs.len() {
+            match apart == links.len() {
                 true => {
                     "NCCL copies through the host then; see `nvidia-smi topo -p2p r`, and that IOMMU and ACS are off"
                 }
