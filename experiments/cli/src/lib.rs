@@ -12,12 +12,9 @@ pub mod launched;
 pub mod log;
 pub mod memory;
 pub mod names;
-mod on_all_cores;
 pub mod output;
 pub mod printable;
 pub mod progress;
 pub mod recorder;
 pub mod share;
 pub mod torchrun;
-
-pub use on_all_cores::on_all_cores;

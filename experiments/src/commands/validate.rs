@@ -16,8 +16,8 @@ use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
 use allfold_cli::recorder::Recorder;
-use allfold_cli::{on_all_cores, progress};
 use allfold_large_models::rows::is_rows_file;
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::format::{file_name, time};
@@ -321,7 +321,7 @@ fn predict_all(
     let mut found = Vec::with_capacity(jobs.len());
     // The command names every file: the first record alone has it.
     let further = Stamp { command: String::new(), ..stamp.clone() };
-    on_all_cores(&jobs, work, |row| {
+    allfold_base::on_all_cores(&jobs, work, |row| -> CommandResult {
         let row = row?;
         recorder.record(&row, if found.is_empty() { stamp } else { &further })?;
         found.push(row);

@@ -1,11 +1,12 @@
 //! `allfold verify`: proves that messages match and that results are right, for every algorithm and rank count.
 
 use crate::call::proved;
+use allfold_base::on_all_cores;
 use allfold_cli::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
-use allfold_cli::{memory, names, on_all_cores, progress};
+use allfold_cli::{memory, names, progress};
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::{Collective, check};
 use allfold_report::format::counted;
@@ -113,7 +114,7 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
         proof
     };
     let mut proofs = Vec::with_capacity(jobs.len());
-    on_all_cores(&jobs, work, |proof| {
+    on_all_cores(&jobs, work, |proof| -> CommandResult {
         proofs.push(proof?);
         Ok(())
     })?;

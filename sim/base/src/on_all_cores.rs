@@ -1,6 +1,5 @@
 //! Independent jobs on all cores, with their results in order.
 
-use crate::error::CommandResult;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -11,11 +10,11 @@ use std::thread::{available_parallelism, scope};
 ///
 /// # Errors
 /// The first error of `each`, after which no more jobs begin.
-pub fn on_all_cores<J: Sync, R: Send>(
+pub fn on_all_cores<J: Sync, R: Send, E>(
     jobs: &[(usize, J)],
     work: impl Fn(&J) -> R + Sync,
-    mut each: impl FnMut(R) -> CommandResult,
-) -> CommandResult {
+    mut each: impl FnMut(R) -> Result<(), E>,
+) -> Result<(), E> {
     let next = AtomicUsize::new(0);
     let cores = available_parallelism().map_or(1, usize::from);
     let (results, done) = mpsc::channel();
@@ -46,7 +45,7 @@ pub fn on_all_cores<J: Sync, R: Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::CommandError;
+    use std::convert::Infallible;
 
     /// Jobs that begin last first.
     fn jobs(count: usize) -> Vec<(usize, usize)> {
@@ -62,7 +61,7 @@ mod tests {
                 |job| job + 1,
                 |result| {
                     given.push(result);
-                    Ok(())
+                    Ok::<_, Infallible>(())
                 },
             )
             .unwrap();
@@ -78,9 +77,9 @@ mod tests {
             |job| *job,
             |_| {
                 given += 1;
-                if given == 3 { Err(CommandError::run("enough")) } else { Ok(()) }
+                if given == 3 { Err("enough") } else { Ok(()) }
             },
         );
-        assert_eq!((stopped.unwrap_err().to_string(), given), ("error: enough".into(), 3));
+        assert_eq!((stopped, given), (Err("enough"), 3));
     }
 }

@@ -13,9 +13,10 @@ use crate::call::sweep::SweepArgs;
 use crate::call::table;
 use crate::commands::validate::parameters;
 use crate::predict::nccl::{NcclMachine, NcclOptions, NcclTimed};
+use allfold_base::on_all_cores;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
-use allfold_cli::{on_all_cores, progress};
+use allfold_cli::progress;
 use allfold_nccl_model::physics::{ModelTerm, Setting, Terms};
 use allfold_nccl_model::{Library, Overrides};
 use allfold_report::format::counted;
@@ -135,7 +136,7 @@ pub fn run(
     on_all_cores(
         &sizes,
         |&size| machine.time(&choice, size),
-        |timed| {
+        |timed| -> CommandResult {
             let NcclTimed { record, line } = timed?;
             bar.inc(1);
             output.say(table::simulated_row(&record, &record))?;

@@ -7,10 +7,11 @@ mod ras;
 mod words;
 
 use crate::model::{DumpedJob, FIRST_OPEN, Log, MessageEnd, Op, RankGroup};
-use allfold_base::{Rank, read_at_most};
+use allfold_base::{Rank, on_all_cores, read_at_most};
 use allfold_collectives::flight::Record;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::io::{Error, ErrorKind, Read, Result};
 use std::path::{Path, PathBuf};
 
@@ -342,17 +343,16 @@ fn named(path: &Path) -> Cow<'_, str> {
 
 /// A function of each item, on all cores; the results in the order of the items.
 pub(crate) fn at_once<T: Sync, R: Send>(items: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(items.len()).max(1);
-    let of = &of;
-    std::thread::scope(|scope| {
-        let parts = items.chunks(items.len().div_ceil(cores).max(1));
-        let parts: Vec<_> =
-            parts.map(|part| scope.spawn(move || part.iter().map(of).collect::<Vec<R>>())).collect();
-        parts
-            .into_iter()
-            .flat_map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    })
+    let (jobs, mut results) = (items.iter().enumerate().collect::<Vec<_>>(), Vec::with_capacity(items.len()));
+    let Ok(()) = on_all_cores(
+        &jobs,
+        |item| of(item),
+        |result| {
+            results.push(result);
+            Ok::<_, Infallible>(())
+        },
+    );
+    results
 }
 
 /// The rank in the name of a dump: its last number, before an ending.
