@@ -11,6 +11,8 @@ pub mod catalog;
 pub mod cluster;
 mod exchanges;
 pub mod fit;
+#[cfg(test)]
+mod fixtures;
 mod framework;
 pub mod goodput;
 pub mod interval;

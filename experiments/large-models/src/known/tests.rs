@@ -1,7 +1,7 @@
 use super::*;
-use crate::rows::{is_rows_file, parse, read};
+use crate::fixtures::published;
+use crate::rows::parse;
 use crate::score;
-use std::path::Path;
 
 /// Rows of Llama 2 7B on two systems: seconds of a step for tp 1, 2 and 4.
 fn rows_of(system: &str, seconds: [f64; 3]) -> Vec<TrainingRow> {
@@ -26,8 +26,8 @@ fn a_known_row_moves_the_other_rows_of_its_system_alone() {
     let plain: Vec<TrainingRow> = [rows_of("Alpha", [1.0; 3]), rows_of("Beta", [1.0; 3])].concat();
     let predicted: Vec<f64> =
         predict_all(&plain, None, false).unwrap().iter().map(|row| row.step_s).collect();
-    // On Alpha everything takes 1.5 times the predicted time, on Beta as long as predicted.
-    let slow = [0, 1, 2].map(|at| predicted[at] * 1.5);
+    // On Alpha everything takes 1.25 times the predicted time, on Beta as long as predicted.
+    let slow = [0, 1, 2].map(|at| predicted[at] * 1.25);
     let rows = [rows_of("Alpha", slow), rows_of("Beta", [3, 4, 5].map(|at| predicted[at]))].concat();
     let found = predict_all(&rows, None, true).unwrap();
     let known: Vec<bool> = found.iter().map(|row| row.known).collect();
@@ -35,7 +35,7 @@ fn a_known_row_moves_the_other_rows_of_its_system_alone() {
     for (at, row) in found.iter().enumerate() {
         let factor = row.step_s / predicted[at];
         match at {
-            0..3 => assert!((1.1..1.6).contains(&factor), "{at}: {factor}"),
+            0..3 => assert!((1.05..1.3).contains(&factor), "{at}: {factor}"),
             _ => assert!((factor - 1.0).abs() < 0.01, "{at}: {factor}"),
         }
         let [[low, high], [low95, high95]] = [row.range80_s, row.range95_s];
@@ -54,16 +54,10 @@ fn a_fit_to_nothing_is_refused() {
 /// The published scores hold: docs/results/training-at-scale has them in full.
 #[test]
 fn published_rows_are_predicted_as_well_as_the_results_say() {
-    let Some(folder) = std::env::var_os("ALLFOLD_DATA").map(|data| Path::new(&data).join("llm-training"))
-    else {
-        println!("SKIP: ALLFOLD_DATA is not set");
+    let rows: Vec<TrainingRow> = published().into_iter().flat_map(|file| file.rows).collect();
+    if rows.is_empty() {
         return;
-    };
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let files = files.iter().filter(|file| is_rows_file(file));
-    let rows: Vec<TrainingRow> =
-        files.filter_map(|file| read(file).ok()).flat_map(|file| file.rows).collect();
+    }
     // The most that the median and the 90th percentile may be, by rows and by systems.
     for (left_out, by_rows, by_systems) in
         [(None, [0.055, 0.20], [0.055, 0.16]), (Some(ModelLeftOut::System), [0.072, 0.262], [0.097, 0.195])]

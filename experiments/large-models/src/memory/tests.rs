@@ -1,21 +1,15 @@
 use super::*;
 use crate::catalog;
 use crate::cluster::Cluster;
+use crate::fixtures;
 use crate::job::{Details, OperandPrecision};
 use crate::layout::{Layout, Sharding};
 use crate::model::LargeModel;
-use crate::rows::{self, TrainingRow};
+use crate::rows::TrainingRow;
 
-/// Published rows of training; none without ALLFOLD_DATA.
+/// Published rows of training that are not doubted.
 fn published() -> Vec<TrainingRow> {
-    let Ok(data) = std::env::var("ALLFOLD_DATA") else {
-        println!("SKIP: ALLFOLD_DATA is not set");
-        return Vec::new();
-    };
-    let folder = std::path::Path::new(&data).join("llm-training");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let rows = files.into_iter().filter_map(|path| rows::read(&path).ok()).flat_map(|file| file.rows);
+    let rows = fixtures::published().into_iter().flat_map(|file| file.rows);
     rows.filter(|row| !row.suspect).collect()
 }
 
@@ -34,20 +28,7 @@ fn job(model: &str, layout: Layout) -> TrainingJob {
 }
 
 fn layout(gpus: u32, tensor: u32, pipeline: u32) -> Layout {
-    Layout {
-        gpus,
-        tensor,
-        pipeline,
-        chunks: 1,
-        context: 1,
-        expert: 1,
-        sharding: Sharding::None,
-        sequence_parallel: false,
-        recompute: Recompute::None,
-        micro_batch: 1,
-        global_batch: 8 * gpus / tensor / pipeline,
-        sequence: 2048,
-    }
+    Layout { tensor, pipeline, global_batch: 8 * gpus / tensor / pipeline, ..fixtures::layout(gpus) }
 }
 
 fn close(value: f64, right: f64, share: f64) {

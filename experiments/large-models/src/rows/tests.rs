@@ -1,4 +1,5 @@
 use super::*;
+use crate::fixtures::published;
 use crate::job::{Framework, Offload, OperandPrecision};
 use crate::layout::{Recompute, Sharding};
 use allfold_sim::machines::Generation;
@@ -452,15 +453,10 @@ fn no_mutation_of_a_file_makes_the_reader_panic() {
 
 #[test]
 fn every_published_row_that_states_enough_is_read() {
-    let Some(folder) = std::env::var_os("ALLFOLD_DATA").map(|data| Path::new(&data).join("llm-training"))
-    else {
-        println!("SKIP: ALLFOLD_DATA is not set");
+    let read = published();
+    if read.is_empty() {
         return;
-    };
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let read: Vec<RowsFile> =
-        files.iter().filter(|file| is_rows_file(file)).filter_map(|file| read(file).ok()).collect();
+    }
     let rows: Vec<&TrainingRow> = read.iter().flat_map(|file| &file.rows).collect();
     let systems: std::collections::BTreeSet<&str> = rows.iter().map(|row| &*row.system).collect();
     assert!(rows.len() >= 931, "{}", rows.len());

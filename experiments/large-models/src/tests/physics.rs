@@ -7,23 +7,17 @@
 //! ```
 
 use crate::fit::{StepFit, StepSample, fit};
+use crate::fixtures::published;
 use crate::interval::{KnownStep, StepPredictor};
 use crate::parameters::{IntervalScales, StepParameterRow, StepParameters};
-use crate::rows::{TrainingRow, read};
+use crate::rows::TrainingRow;
 use crate::step::step;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 fn rows() -> Option<Vec<TrainingRow>> {
-    let folder = std::env::var_os("ALLFOLD_DATA").map(|data| PathBuf::from(data).join("llm-training"));
-    let Some(folder) = folder.filter(|folder| folder.is_dir()) else {
-        println!("SKIP: ALLFOLD_DATA names no folder with `llm-training` in it, the published rows");
-        return None;
-    };
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    let all = files.iter().flat_map(|file| read(file).map(|file| file.rows).unwrap_or_default());
-    Some(all.filter(|row| row.step_s.is_some() && !row.suspect).collect())
+    let all = published().into_iter().flat_map(|file| file.rows);
+    let rows: Vec<TrainingRow> = all.filter(|row| row.step_s.is_some() && !row.suspect).collect();
+    (!rows.is_empty()).then_some(rows)
 }
 
 fn sample(row: &TrainingRow) -> StepSample<'_> {

@@ -34,6 +34,7 @@ pub struct PlannedLayout {
     /// The odds that it fits.
     pub fit_probability: f64,
     /// The odds that this layout is faster than the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before_next: Option<f64>,
     /// The parts of the step: name and seconds. Exchanges count as far as nothing hides them.
     pub parts: Vec<(String, f64)>,
@@ -59,6 +60,7 @@ pub struct PlannedRun {
     /// What a change brings: the change, tokens a second then over now, the fastest layout then.
     pub changes: Vec<(String, f64, String)>,
     /// The measurement that narrows the 80 % interval of the first layout most: layout, GPUs, half of the interval before and after.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measurement: Option<(String, u32, f64, f64)>,
     /// Tokens of the run; the other figures of the run are 0 without `--tokens` and `--days`.
     pub tokens: f64,
@@ -71,7 +73,9 @@ pub struct PlannedRun {
     /// Seconds between checkpoints: the best interval, Young's and Daly's.
     pub checkpoints_s: [f64; 3],
     /// The cost with its currency: `1.2e6 USD`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<(f64, String)>,
     /// Energy in MWh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_mwh: Option<f64>,
 }
