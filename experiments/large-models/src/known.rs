@@ -3,7 +3,7 @@
 
 use crate::fit::{StepSample, fit};
 use crate::interval::{KnownStep, StepPredictor};
-use crate::memory::memory;
+use crate::memory::{memory, reported};
 use crate::parameters::{IntervalScales, StepParameterRow, StepParameters};
 use crate::rows::TrainingRow;
 use crate::score::PredictedRow;
@@ -121,7 +121,7 @@ fn predicted<'a>(row: &'a TrainingRow, predictor: &StepPredictor, known: bool) -
         step_s: step.seconds,
         range80_s: step.within80,
         range95_s: step.within95,
-        memory_gb: used.by(row.meter) / 1e9,
+        memory_gb: reported(&row.job, row.meter) / 1e9,
         fits: used.fits(row.job.cluster.capacity),
         known,
     }

@@ -191,7 +191,8 @@ fn logit_bytes(job: &TrainingJob) -> f64 {
         | Framework::XlaTransformerEngine
         | Framework::Torchtitan
         | Framework::TorchtitanEager => 6.0,
-        Framework::Megatron2021 | Framework::Megatron2022 | Framework::MegatronDeepspeed => 10.0,
+        // Megatron-LM's `cross_entropy.py` of 2021: the copy, the difference to the maximum and its exponentials, all in f32.
+        Framework::Megatron2021 | Framework::Megatron2022 | Framework::MegatronDeepspeed => 14.0,
         _ => 8.0,
     }
 }
@@ -218,13 +219,14 @@ pub(super) fn activations(
         true => (2.0 * hidden * norm_share(job) * extra, logit_bytes(job) * f64::from(model.vocab) / tensor),
         false => (0.0, 0.0),
     };
-    // In the backward pass of a block: its gradients, and what was computed again.
+    // In the backward pass of a block: its widest gradients, or, before they are there, what was computed again.
     let all: [f64; 4] = bytes_per_token(job, Recompute::None);
     let present = |at: usize| stage.layers.get(at).is_some_and(|count| *count > 0.0);
-    let wider = (0..4).filter(|at| present(*at)).filter_map(|at| all.get(at.to_owned())).copied();
+    let parts = if model.hybrid.is_none() { 2..4 } else { 0..4 };
+    let wider = parts.filter(|at| present(*at)).filter_map(|at| all.get(at)).copied();
     let block = wider.fold(0.0, f64::max) + if model.hybrid.is_none() { all[0] } else { 0.0 };
     let again = if recompute == Recompute::None { 0.0 } else { block };
-    let backward = again + hidden + size.written * widest(job) / tensor;
+    let backward = hidden + again.max(size.written * widest(job) / tensor);
     ((kept + head) * tokens, logits.max(backward) * tokens)
 }
 

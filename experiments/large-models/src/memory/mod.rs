@@ -134,6 +134,17 @@ pub fn memory(job: &TrainingJob) -> JobMemory {
     fitting.unwrap_or_else(|| of(Recompute::Full))
 }
 
+/// The bytes that a run's meter reads, on the fullest stage; Megatron-LM of before 2023 and DeepSpeed report what their rank 0 uses, which
+/// is on the first stage (`see_memory_usage` in DeepSpeed's `runtime/utils.py`).
+pub fn reported(job: &TrainingJob, meter: MemoryMeter) -> f64 {
+    use Framework::{HuggingfaceDeepspeed, Megatron2021, Megatron2022, MegatronDeepspeed};
+    let fullest = memory(job);
+    let first =
+        [Megatron2021, Megatron2022, MegatronDeepspeed, HuggingfaceDeepspeed].contains(&job.framework);
+    let shown = fullest.recompute.filter(|_| first).map(|recompute| of_stage(job, 0, recompute));
+    shown.unwrap_or(fullest).by(meter)
+}
+
 /// The memory of every stage of the pipeline, the first one first.
 pub fn stages(job: &TrainingJob) -> Vec<JobMemory> {
     let recompute = memory(job).recompute.unwrap_or(Recompute::Full);

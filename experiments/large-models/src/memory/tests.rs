@@ -160,7 +160,7 @@ fn published_memory_is_predicted() {
     let of = |part: fn(&TrainingRow) -> bool| {
         let measured = rows.iter().filter(|row| part(row)).filter_map(|row| Some((row, row.memory_gb?)));
         let mut errors: Vec<f64> =
-            measured.map(|(row, gb)| (memory(&row.job).by(row.meter) / 1e9 / gb - 1.0).abs()).collect();
+            measured.map(|(row, gb)| (reported(&row.job, row.meter) / 1e9 / gb - 1.0).abs()).collect();
         errors.sort_by(f64::total_cmp);
         let at = |share: usize| errors[errors.len() * share / 100];
         println!(
@@ -172,7 +172,7 @@ fn published_memory_is_predicted() {
         (at(50), at(90))
     };
     let all = of(|_| true);
-    assert!(all.0 <= 0.04 && all.1 <= 0.14, "{all:?}");
+    assert!(all.0 <= 0.035 && all.1 <= 0.105, "{all:?}");
     let allocated = of(|row| row.meter == MemoryMeter::Allocated);
     assert!(allocated.0 <= 0.022 && allocated.1 <= 0.05, "{allocated:?}");
     let fits = |row: &&TrainingRow| memory(&row.job).fits(row.job.cluster.capacity) >= 0.5;
@@ -180,6 +180,6 @@ fn published_memory_is_predicted() {
     let found = failed.iter().filter(|row| !fits(row)).count();
     let refused = ran.iter().filter(|row| !fits(row)).count();
     println!("out of memory: {found} of {} found; {refused} of {} others refused", failed.len(), ran.len());
-    assert!(refused * 100 <= ran.len() * 5, "{refused} of {}", ran.len());
-    assert!(found * 2 >= failed.len(), "{found} of {}", failed.len());
+    assert!(refused * 100 <= ran.len() * 3, "{refused} of {}", ran.len());
+    assert!(found * 3 >= 2 * failed.len(), "{found} of {}", failed.len());
 }
