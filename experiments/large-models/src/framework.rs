@@ -18,6 +18,8 @@ pub(crate) struct Traits {
     pub(crate) first_attention: bool,
     /// Bytes of an element of the gradients that are exchanged.
     pub(crate) gradient_bytes: f64,
+    /// Bytes of memory traffic for each gradient of a weight that is added to that of earlier micro-batches.
+    pub(crate) accumulated: f64,
     /// The share of the tensor axis' exchanges that is not hidden.
     pub(crate) tensor_exposed: Physical,
     /// Whether the exchange of gradients runs beside the backward pass.
@@ -42,11 +44,18 @@ pub(crate) struct Traits {
     pub(crate) fused_experts: bool,
 }
 
+/// A kernel of its own reads a 16-bit gradient, which the product has written, and reads and writes the sum in f32.
+const KERNEL_SUM: f64 = 10.0;
+/// The product of the weights' gradients itself reads and writes the sum in f32, half of it beside its arithmetic (Megatron-LM's
+/// `gradient_accumulation_fusion`, of 2022).
+const FUSED_SUM: f64 = 3.0;
+
 const MEGATRON: Traits = Traits {
     passes: Physical::PassesMegatron,
     fused_attention: false,
     older_attention: false,
     first_attention: false,
+    accumulated: KERNEL_SUM,
     gradient_bytes: 2.0,
     tensor_exposed: Physical::TensorExposed,
     hides_gradients: false,
@@ -75,6 +84,7 @@ const PYTORCH: Traits = Traits {
 const CORE: Traits = Traits {
     passes: Physical::PassesTransformerEngine,
     fused_attention: true,
+    accumulated: FUSED_SUM,
     gradient_bytes: 4.0,
     eager: false,
     sharded_messages: false,
@@ -84,6 +94,7 @@ const CORE: Traits = Traits {
 };
 
 const XLA: Traits = Traits {
+    accumulated: KERNEL_SUM,
     passes: Physical::PassesXla,
     hides_gradients: true,
     selective: [0.0, 0.0, 1.0, 0.0],
@@ -96,9 +107,12 @@ impl Traits {
     pub(crate) const fn of(framework: Framework) -> Traits {
         match framework {
             Framework::Megatron2021 => MEGATRON,
-            Framework::Megatron2022 => {
-                Traits { gradient_bytes: 4.0, tensor_exposed: Physical::TensorExposed2022, ..MEGATRON }
-            }
+            Framework::Megatron2022 => Traits {
+                accumulated: FUSED_SUM,
+                gradient_bytes: 4.0,
+                tensor_exposed: Physical::TensorExposed2022,
+                ..MEGATRON
+            },
             Framework::MegatronDeepspeed => Traits {
                 single_nic: true,
                 sharded_messages: false,
@@ -123,7 +137,7 @@ impl Traits {
                 ..CORE
             },
             Framework::MegatronCore => CORE,
-            Framework::Automodel => Traits { hides_gradients: true, ..CORE },
+            Framework::Automodel => Traits { accumulated: KERNEL_SUM, hides_gradients: true, ..CORE },
             Framework::Foundry => Traits {
                 first_attention: true,
                 gradient_bytes: 2.0,

@@ -108,7 +108,7 @@ impl Speeds {
             scores: p.at(P::AttentionProducts) * if misfit(job) { cluster.plain_flops } else { wide },
             memory: cluster.memory * p.share(P::Memory),
             operand: if narrow { 1.0 } else { 2.0 },
-            grouped: p.at(if narrow { P::GroupedFp8 } else { P::Grouped }),
+            grouped: p.at(if narrow && !traits.fused_experts { P::GroupedFp8 } else { P::Grouped }),
             narrow,
             fused_experts: traits.fused_experts,
             cores: f64::from(cluster.cores),

@@ -9,8 +9,7 @@ use crate::layout::Sharding;
 pub(crate) struct Stage {
     /// Tokens of a micro-batch on this rank.
     pub(crate) tokens: f64,
-    /// Layers, with attention, with a mixer, dense and with experts.
-    pub(crate) layers: f64,
+    /// Layers with attention, with a mixer, dense and with experts.
     pub(crate) attention: f64,
     pub(crate) mamba: f64,
     pub(crate) dense: f64,
@@ -26,6 +25,9 @@ const PACKED: f64 = 0.25;
 /// Width of a mixer's first and second product relative to `hidden` (Mamba-2 as in Nemotron-H, 2025).
 const MIXER: [f64; 2] = [4.2, 2.0];
 
+/// A mixer's scan takes as long as fused attention of as wide heads over so many tokens (Dao and Gu, 2024, figure 10).
+const SCANNED: f64 = 2048.0;
+
 impl Stage {
     pub(crate) fn of(job: &TrainingJob) -> Stage {
         let layout = &job.layout;
@@ -33,7 +35,6 @@ impl Stage {
         let [attention, mamba, dense, mixtures] = job.model.kinds().map(|layers| layers / stages);
         Stage {
             tokens: f64::from(layout.micro_batch) * f64::from(layout.sequence) / f64::from(layout.context),
-            layers: f64::from(job.model.layers) / stages,
             attention,
             mamba,
             dense,
@@ -105,7 +106,7 @@ impl Stage {
         self.tokens * f64::from(job.model.heads) / self.tensor * self.attention
     }
 
-    /// FLOPs of attention's two products over all pairs of tokens, and elements of the scores.
+    /// FLOPs of attention's two products over all pairs of tokens and of the mixers' scans, and elements of the scores.
     pub(crate) fn attention_work(&self, job: &TrainingJob) -> [f64; 2] {
         let scores = self.queries(job) * f64::from(job.layout.sequence);
         let width = match job.model.latent {
@@ -113,7 +114,8 @@ impl Stage {
             None => job.model.head_width(),
         };
         let seen = seen(job);
-        [4.0 * scores * width * seen, scores * seen]
+        let scans = self.tokens * SCANNED * MIXER[1] * self.hidden / self.tensor * self.mamba;
+        [4.0 * (scores * width * seen + scans), scores * seen]
     }
 
     /// Bytes of activations that the kernels between products read and write, if each fused kernel did so once; forward.

@@ -38,7 +38,7 @@ parts! {
     products,
     /// Attention's scores and values.
     attention,
-    /// Kernels between products: norms, activations, permutations.
+    /// Kernels between products: norms, activations, permutations, sums of gradients.
     elements,
     /// Casts to FP8 and FP4.
     casts,
@@ -197,12 +197,22 @@ fn passes(
     let backward = Pass {
         products: products * (1.0 + of_weights),
         attention: attention_back,
-        elements: BACKWARD_ELEMENTS * elements,
+        elements: BACKWARD_ELEMENTS * elements + accumulation(job, stage, traits, speeds),
         casts: casts * 2.0 / 3.0,
         context: 2.0 * context,
         ..forward
     };
     [forward, backward]
+}
+
+/// Seconds in which a micro-batch adds its gradients of the weights to those of the micro-batches before it.
+fn accumulation(job: &TrainingJob, stage: &Stage, traits: &Traits, speeds: &Speeds) -> f64 {
+    if stage.micro_batches <= 1.0 || job.lora {
+        return 0.0;
+    }
+    let shards = if job.layout.sharding.shares_parameters() { Stage::shards(job) } else { 1.0 };
+    let parameters: f64 = stage.parameters(job).iter().sum();
+    traits.accumulated * parameters / shards / speeds.memory
 }
 
 /// Seconds of what a stage computes again in a micro-batch.
@@ -225,18 +235,18 @@ fn recomputed(job: &TrainingJob, traits: &Traits, forward: &Pass, p: &StepParame
 /// Seconds that the host needs to launch the kernels of a stage's micro-batch. For experts that drop no tokens it waits for the numbers of
 /// tokens of each, and cannot run ahead of the GPU; with a capacity these numbers are fixed (Megatron-core's guide of mixtures).
 fn launches(job: &TrainingJob, traits: &Traits, stage: &Stage, p: &StepParameters) -> f64 {
-    let dense = if traits.eager { 1.0 } else { 0.5 } * p.at(P::HostDense);
+    // A layer of a transformer has two blocks; one of a hybrid has a block alone.
+    let dense = if traits.eager { 0.5 } else { 0.25 } * p.at(P::HostDense);
     let mixture = if job.details.token_drop { dense } else { p.at(P::HostExperts) };
     if traits.fused_experts {
         return 0.0;
     }
-    let layer = if job.model.experts.is_some() { mixture } else { dense };
     let again = match job.layout.recompute {
         Recompute::Full => 0.4,
         Recompute::Selective if traits.selective[0] > 0.0 => 0.4,
         _ => 0.0,
     };
-    layer * stage.layers * (1.0 + again)
+    (dense * (stage.blocks() - stage.mixtures) + mixture * stage.mixtures) * (1.0 + again)
 }
 
 /// Seconds of gathers and scatters of a micro-batch that its passes do not hide, and what hidden ones take from them.

@@ -11,7 +11,7 @@ use crate::interval::{KnownStep, StepPredictor};
 use crate::job::{Details, Framework, OperandPrecision, TrainingJob};
 use crate::kernels::{Product, Speeds};
 use crate::layout::{Recompute, Sharding};
-use crate::model::{LargeModel, RoutedExperts};
+use crate::model::{Hybrid, LargeModel, RoutedExperts};
 use crate::parameters::{Physical, STEP_PARAMETERS, StepParameterRow, StepParameters};
 use crate::stage::Stage;
 use crate::step::step;
@@ -182,13 +182,45 @@ fn a_pipeline_waits_for_its_other_stages_once_a_step() {
         });
         step(&job, &ones(&[(Physical::Fixed, 1e-9), (Physical::HostDense, 1e-9), (Physical::Uneven, 1e-9)]))
     };
-    let (one, many, chunked) = (pipeline(1, 1), pipeline(8, 1), pipeline(8, 2));
-    let worked = one.total() - one.bubble - one.messages - one.optimizer;
-    let worked = worked - one.stragglers;
-    close(one.bubble, 3.0 * worked);
-    close(many.bubble, one.bubble);
-    close(chunked.bubble, one.bubble / 2.0);
-    close(many.products, 8.0 * one.products);
+    let (two, many, chunked) = (pipeline(2, 1), pipeline(8, 1), pipeline(8, 2));
+    let worked = two.total() - two.bubble - two.messages - two.optimizer;
+    let worked = (worked - two.stragglers) / 2.0;
+    close(two.bubble, 3.0 * worked);
+    close(many.bubble, two.bubble);
+    close(chunked.bubble, two.bubble / 2.0);
+    close(many.products, 4.0 * two.products);
+}
+
+#[test]
+fn from_the_second_micro_batch_on_gradients_are_added_to_those_before() {
+    let added = |change: &dyn Fn(&mut TrainingJob)| {
+        let elements = |batch: u32| {
+            let job = changed(|job| {
+                change(job);
+                job.layout.global_batch = batch;
+            });
+            step(&job, &ones(&[])).elements / f64::from(batch)
+        };
+        (elements(4) - elements(1)) * 2039e9
+    };
+    // 8 blocks of 12 x 4,096^2 and an embedding; 10 bytes by a kernel of its own, 3 inside of the product.
+    let parameters = 8.0 * 12.0 * 4096.0 * 4096.0 + 32000.0 * 4096.0;
+    close(added(&|job| job.framework = Framework::Megatron2021), 10.0 * parameters);
+    close(added(&|_| ()), 3.0 * parameters);
+    assert!(added(&|job| job.lora = true).abs() < 1e-3 * parameters);
+}
+
+#[test]
+fn a_mixer_takes_its_scan_and_the_host_launches_each_block_of_a_hybrid_once() {
+    let hybrid = |attention: u32, mamba: u32, ffn: u32| {
+        changed(|job| job.model.hybrid = Some(Hybrid { attention, mamba, ffn }))
+    };
+    let work = |job: &TrainingJob| Stage::of(job).attention_work(job)[0];
+    // As attention of 2,048 tokens with heads twice as wide as the model: here the tokens of a sequence.
+    close(work(&hybrid(0, 1, 7)), 2.0 * work(&hybrid(1, 0, 7)));
+    // The host counts for all of the time: 8 blocks of 16 that a transformer of 8 layers has.
+    let host = |job: &TrainingJob| step(job, &ones(&[(Physical::HostDense, 1e3)])).launches;
+    close(host(&hybrid(1, 3, 4)), host(&job()) / 2.0);
 }
 
 #[test]

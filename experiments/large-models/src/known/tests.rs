@@ -60,7 +60,7 @@ fn published_rows_are_predicted_as_well_as_the_results_say() {
     }
     // The most that the median and the 90th percentile may be, by rows and by systems.
     for (left_out, by_rows, by_systems) in
-        [(None, [0.055, 0.20], [0.055, 0.16]), (Some(ModelLeftOut::System), [0.072, 0.262], [0.097, 0.195])]
+        [(None, [0.052, 0.19], [0.05, 0.165]), (Some(ModelLeftOut::System), [0.065, 0.236], [0.097, 0.195])]
     {
         let found = predict_all(&rows, left_out, false).unwrap();
         assert_eq!(found.len(), rows.len());
