@@ -3,9 +3,10 @@
 use crate::{ROWS, digits, gpt, llama, on};
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
-use allfold_sim::{Costs, Device, Faults, Picos};
+use allfold_sim::{BytesPerSec, Costs, Device, Faults, Link, Picos, Topology};
 use allfold_tests::training::switch;
 use allfold_trainer::config::{AutocastType, ElementType};
+use allfold_trainer::timing::{StepSpan, StepWork};
 use allfold_trainer::{Config, MemoryUse, Observer, StepReport, data, train};
 
 /// The time of each of a rank's steps, and the most memory that the rank held in the last one.
@@ -116,6 +117,31 @@ fn the_clock_is_the_virtual_time_of_a_llama() {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
         let base = llama().with(|c| (c.training.max_steps, c.training.epochs) = (4, 4));
         compare(name, &on(row, &base, (row.data)(ranks).unwrap()), ranks, Device::CPU_CORE);
+    }
+}
+
+/// Where several copies are sharded, gradients are summed over the copies during the backward pass: between this pass and the update a
+/// rank waits for less time than these sums take alone.
+#[test]
+fn sums_over_sharded_copies_overlap_with_the_backward_pass() {
+    let bandwidth = 1_000_000_000;
+    let link = Link { bandwidth: BytesPerSec(bandwidth), latency: Picos::ZERO };
+    let (topology, plan) = (Topology::switch(4, link).unwrap(), Plan::default());
+    for strategy in ["zero1", "zero2", "zero3"] {
+        let row = ROWS.iter().find(|row| row.name == strategy).unwrap();
+        let config = on(row, &row.gpt(), 4).with(|c| c.parallel.shard = 2);
+        let (train, _) = data::load(&config).unwrap();
+        let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
+        let step = predict(&config, train.form(), &machine).unwrap();
+        // Two ranks with the same half of the gradients send each other half of that, and then the sums.
+        let bytes = step.buckets.iter().map(|unit| unit.bytes).sum::<u64>() / 2;
+        let sums = Picos(bytes * (1_000_000_000_000 / bandwidth));
+        let spans = &step.spans[0];
+        let update = spans.iter().find(|span| span.work == StepWork::Update).unwrap().start;
+        let computes = |span: &&StepSpan| span.end <= update && span.work != StepWork::Waiting;
+        let waits = update - spans.iter().rfind(computes).unwrap().end;
+        println!("{strategy}: waits {waits} before the update; the sums alone take {sums}");
+        assert!(waits < sums, "{strategy}: {waits} of {sums}");
     }
 }
 

@@ -158,6 +158,15 @@ pub trait RankEngine: Serving + Bucketing {
     /// Frees the whole parameters of a unit of which this rank keeps a part.
     fn release(&mut self, unit: usize);
 
+    /// Where several copies are sharded, starts the sum of this rank's part of a unit's final gradient over the ranks that hold the
+    /// same part. [`RankEngine::update`] waits for these sums, and starts those that are not started: all of them on GPUs.
+    ///
+    /// # Errors
+    /// Failed communication.
+    fn start_replica_sum(&mut self, _unit: usize) -> Result<()> {
+        Ok(())
+    }
+
     /// Replaces the gradient of a unit by its sum over all stages that hold a copy of the unit. Each of these stages must call it.
     ///
     /// # Errors

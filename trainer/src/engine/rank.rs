@@ -226,6 +226,22 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         }
     }
 
+    fn start_replica_sum(&mut self, unit: usize) -> Result<()> {
+        let Some(replicas) = self.groups.along(MeshAxis::Replica) else { return Ok(()) };
+        let unit = &mut self.units[unit];
+        if unit.summing.is_some() || unit.pieces.is_empty() || matches!(unit.keep, Keep::Whole | Keep::First)
+        {
+            return Ok(());
+        }
+        let part = match unit.shards_gradients() {
+            true => std::mem::take(&mut unit.grad_part),
+            false => unit.grads.here("gradients")?[unit.own.clone()].to_vec(),
+        };
+        let elements = part.len();
+        unit.summing = Some((replicas.all_reduce_async(part.into(), ReduceOp::Sum)?, elements));
+        Ok(())
+    }
+
     fn sum_copies(&mut self, unit: usize) -> Result<()> {
         let Some(Some(copies)) = self.copies.get(unit) else { return Ok(()) };
         let before = self.groups.world.now();

@@ -85,6 +85,8 @@ pub(super) struct UnitState<F: Float> {
     /// The gather of the parameters, while it is in progress.
     pub gathering: Option<Work<Buffer<F>>>,
     pub reducing: Option<Work<Buffer<F>>>,
+    /// The sum of this rank's part of the gradient over the ranks with the same part, while it is in progress, and its elements.
+    pub summing: Option<(Work<Buffer<F>>, usize)>,
     /// The exchange of the gradient that was started and not finished.
     pub unfinished: Option<UnitExchange>,
 }
@@ -119,6 +121,7 @@ impl<F: Float> UnitState<F> {
             pieces,
             gathering: None,
             reducing: None,
+            summing: None,
             unfinished: None,
         })
     }
@@ -182,7 +185,7 @@ impl<F: Float> UnitState<F> {
         let state = self.pieces.iter_mut().flat_map(|piece| piece.optimiser.state().vectors);
         [
             bytes(self.params.len() + self.param_part.len()),
-            bytes(self.grads.len() + self.grad_part.len()),
+            bytes(self.grads.len() + self.grad_part.len() + self.summing.as_ref().map_or(0, |sum| sum.1)),
             bytes(state.map(|(_, values)| values.len()).sum()),
         ]
     }

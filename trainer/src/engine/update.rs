@@ -4,7 +4,7 @@
 //! parameters are trained.
 
 use super::worker::Worker;
-use super::{Keep, MeshAxis};
+use super::{MeshAxis, RankEngine};
 use crate::scaler::{GradScaler, unscale_cost};
 use crate::timing::{StepWork, work};
 use crate::{Result, optim};
@@ -40,23 +40,12 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
+    /// Where several copies are sharded, waits until this rank's parts of the gradients are summed over the ranks that hold the same.
     fn sum_replicas(&mut self) -> Result<()> {
-        let Some(replicas) = self.groups.along(MeshAxis::Replica) else { return Ok(()) };
         let before = self.groups.world.now();
-        let mut sums = Vec::new();
-        for (at, unit) in self.units.iter_mut().enumerate() {
-            if unit.pieces.is_empty() || matches!(unit.keep, Keep::Whole | Keep::First) {
-                continue;
-            }
-            let part = match unit.shards_gradients() {
-                true => std::mem::take(&mut unit.grad_part),
-                false => unit.grads.here("gradients")?[unit.own.clone()].to_vec(),
-            };
-            sums.push((at, replicas.all_reduce_async(part.into(), ReduceOp::Sum)?));
-        }
-        for (at, sum) in sums {
-            let unit = &mut self.units[at];
+        (0..self.units.len()).try_for_each(|unit| self.start_replica_sum(unit))?;
+        for unit in &mut self.units {
+            let Some((sum, _)) = unit.summing.take() else { continue };
             let part = sum.wait()?.into_vec();
             match unit.shards_gradients() {
                 true => unit.grad_part = part,
@@ -67,7 +56,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Gives the loss to every rank of the pipeline, and with [`Keep::First`] to every rank of the data axis.
+    /// Gives the loss to every rank of the pipeline, and with `Keep::First` to every rank of the data axis.
     fn share_loss(&mut self) -> Result<()> {
         let (mut loss, before) = ([self.loss], self.groups.world.now());
         if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {

@@ -10,8 +10,9 @@
 //! A rank sends 2 (n-1)/n of the parameters' bytes in a step, as an all-reduce does.
 
 use super::driver::DataSharing;
+use super::zero2::reduced;
 use crate::Result;
-use crate::engine::{Keep, RankEngine, UnitExchange};
+use crate::engine::{Keep, MeshAxis, RankEngine, UnitExchange};
 
 /// ZeRO stage 1: optimiser state in parts.
 #[derive(Default)]
@@ -26,6 +27,12 @@ impl DataSharing for Zero1 {
 
     fn ready(&mut self, on: &mut dyn RankEngine, unit: usize, last: bool) -> Result<()> {
         if last {
+            // Sums over copies that are sharded begin during the backward pass.
+            if let Some(before) = self.reducing.last()
+                && on.position(MeshAxis::Replica).size > 1
+            {
+                reduced(on, &mut Some((*before, true)))?;
+            }
             on.start(UnitExchange::ReduceScatterGrad, unit)?;
             self.reducing.push(unit);
         }

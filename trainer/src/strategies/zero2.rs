@@ -16,17 +16,8 @@ use crate::engine::{Keep, RankEngine, UnitExchange};
 /// ZeRO stage 2: optimiser state and gradients in parts.
 #[derive(Default)]
 pub struct Zero2 {
-    reducing: Option<usize>,
+    reducing: Option<(usize, bool)>,
     units: Vec<usize>,
-}
-
-impl Zero2 {
-    fn reduced(&mut self, on: &mut dyn RankEngine) -> Result<()> {
-        match self.reducing.take() {
-            Some(unit) => on.finish(UnitExchange::ReduceScatterGrad, unit),
-            None => Ok(()),
-        }
-    }
 }
 
 impl DataSharing for Zero2 {
@@ -35,9 +26,9 @@ impl DataSharing for Zero2 {
     }
 
     fn ready(&mut self, on: &mut dyn RankEngine, unit: usize, last: bool) -> Result<()> {
-        self.reduced(on)?;
+        reduced(on, &mut self.reducing)?;
         on.start(UnitExchange::ReduceScatterGrad, unit)?;
-        self.reducing = Some(unit);
+        self.reducing = Some((unit, last));
         if last {
             self.units.push(unit);
         }
@@ -45,10 +36,17 @@ impl DataSharing for Zero2 {
     }
 
     fn update(&mut self, on: &mut dyn RankEngine) -> Result<()> {
-        self.reduced(on)?;
+        reduced(on, &mut self.reducing)?;
         on.update()?;
         let units = std::mem::take(&mut self.units);
         units.iter().try_for_each(|unit| on.start(UnitExchange::GatherParams, *unit))?;
         units.iter().try_for_each(|unit| on.finish(UnitExchange::GatherParams, *unit))
     }
+}
+
+/// Waits for the reduction of a unit's gradient in progress. The last one of the step starts the unit's sum over copies that are sharded.
+pub(super) fn reduced(on: &mut dyn RankEngine, reducing: &mut Option<(usize, bool)>) -> Result<()> {
+    let Some((unit, last)) = reducing.take() else { return Ok(()) };
+    on.finish(UnitExchange::ReduceScatterGrad, unit)?;
+    if last { on.start_replica_sum(unit) } else { Ok(()) }
 }

@@ -11,6 +11,7 @@
 //! A rank sends 3 (n-1)/n of the parameters' bytes in a step; 2 (n-1)/n where units stay whole after the forward pass.
 
 use super::driver::DataSharing;
+use super::zero2::reduced;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ pub struct Zero3 {
     pub reshard_after_forward: bool,
     /// The units whose parameters are complete or are being gathered, each with whether the gather has been waited for.
     open: BTreeMap<usize, bool>,
-    reducing: Option<usize>,
+    reducing: Option<(usize, bool)>,
 }
 
 impl Zero3 {
@@ -37,13 +38,6 @@ impl Zero3 {
             closed.insert(false);
         }
         Ok(())
-    }
-
-    fn reduced(&mut self, on: &mut dyn RankEngine) -> Result<()> {
-        match self.reducing.take() {
-            Some(unit) => on.finish(UnitExchange::ReduceScatterGrad, unit),
-            None => Ok(()),
-        }
     }
 }
 
@@ -70,15 +64,15 @@ impl DataSharing for Zero3 {
         }
     }
 
-    fn ready(&mut self, on: &mut dyn RankEngine, unit: usize, _last: bool) -> Result<()> {
-        self.reduced(on)?;
+    fn ready(&mut self, on: &mut dyn RankEngine, unit: usize, last: bool) -> Result<()> {
+        reduced(on, &mut self.reducing)?;
         on.start(UnitExchange::ReduceScatterGrad, unit)?;
-        self.reducing = Some(unit);
+        self.reducing = Some((unit, last));
         Ok(())
     }
 
     fn update(&mut self, on: &mut dyn RankEngine) -> Result<()> {
-        self.reduced(on)?;
+        reduced(on, &mut self.reducing)?;
         on.update()
     }
 }

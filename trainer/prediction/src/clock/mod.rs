@@ -88,6 +88,8 @@ struct ClockUnit {
     /// The gather of the parameters, and the exchange of the gradient, that are in progress.
     gathering: Option<Pending>,
     reducing: Option<Pending>,
+    /// The sum of the rank's part of the gradient over the ranks with the same part, while it is in progress.
+    summing: Option<Pending>,
     /// The exchange of the gradient that was started and not finished.
     unfinished: Option<UnitExchange>,
     /// The stages that hold the unit, if this one does and is not alone.
@@ -152,8 +154,8 @@ impl<'a> ClockRank<'a> {
             let layout = UnitLayout::new(unit.keep, values, place.part(number), &trained);
             let holders: Vec<usize> = (0..mesh.pipeline).filter(|stage| holds(*stage, number)).collect();
             let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
-            let (gathering, reducing, unfinished) = (None, None, None);
-            ClockUnit { keep: unit.keep, layout, gathering, reducing, unfinished, copies }
+            let (gathering, reducing, summing, unfinished) = (None, None, None, None);
+            ClockUnit { keep: unit.keep, layout, gathering, reducing, summing, unfinished, copies }
         };
         let units: Vec<ClockUnit> = place.units.iter().enumerate().map(make).collect();
         ClockRank {

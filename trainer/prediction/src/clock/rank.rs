@@ -7,7 +7,8 @@ use super::{ClockRank, ClockSlot};
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
-    Boundary, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches, micro_batch,
+    Boundary, Keep, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches,
+    micro_batch,
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
 use allfold_trainer::{Error, Phase, Result, layer_of};
@@ -200,6 +201,19 @@ impl RankEngine for ClockRank<'_> {
 
     fn release(&mut self, unit: usize) {
         self.memory.iter_mut().for_each(|memory| memory.units.release(unit));
+    }
+
+    fn start_replica_sum(&mut self, unit: usize) -> Result<()> {
+        let own = &self.units[unit];
+        let is_whole = own.layout.pieces.is_empty() || matches!(own.keep, Keep::Whole | Keep::First);
+        if self.with.mesh.shard == self.with.mesh.data || is_whole || own.summing.is_some() {
+            return Ok(());
+        }
+        let what = (own.layout.own.len(), self.dtype());
+        let sum = self.start_collective(self.along(MeshAxis::Replica), Collective::AllReduce, what)?;
+        self.units[unit].summing = Some(sum);
+        self.memory.iter_mut().for_each(|memory| memory.units.keep_part(unit));
+        Ok(())
     }
 
     fn sum_copies(&mut self, unit: usize) -> Result<()> {

@@ -96,6 +96,13 @@ impl UnitSizes {
         }
     }
 
+    /// Frees the copy of a rank's part that was summed, if the rank keeps the whole gradient.
+    pub fn summed(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::ShardedState {
+            self.grads -= std::mem::take(&mut self.units[unit].grad_part);
+        }
+    }
+
     /// Keeps the rank's part of the gradient.
     pub fn keep_part(&mut self, unit: usize) {
         let UnitBuffers { own, grad_part, .. } = &mut self.units[unit];

@@ -5,7 +5,7 @@ use super::Queue;
 use allfold_collectives::{Collective, DType};
 use allfold_sim::Picos;
 use allfold_trainer::Result;
-use allfold_trainer::engine::{Keep, MeshAxis};
+use allfold_trainer::engine::{Keep, MeshAxis, RankEngine};
 use allfold_trainer::timing::StepWork;
 
 impl ClockRank<'_> {
@@ -57,19 +57,15 @@ impl ClockRank<'_> {
         Ok(())
     }
 
-    /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
+    /// Where several copies are sharded, waits until this rank's parts of the gradients are summed over the ranks that hold the same.
     fn sum_replicas(&mut self) -> Result<()> {
-        let (mut last, queue) = (None, self.along(MeshAxis::Replica));
-        if self.with.mesh.shard == self.with.mesh.data {
-            return Ok(());
-        }
+        (0..self.units.len()).try_for_each(|unit| self.start_replica_sum(unit))?;
         for unit in 0..self.units.len() {
-            let own = &self.units[unit];
-            if !own.layout.pieces.is_empty() && !matches!(own.keep, Keep::Whole | Keep::First) {
-                let what = (own.layout.own.len(), self.dtype());
-                last = Some(self.start_collective(queue, Collective::AllReduce, what)?);
+            if let Some(sum) = self.units[unit].summing.take() {
+                self.wait(sum)?;
+                self.memory.iter_mut().for_each(|memory| memory.units.summed(unit));
             }
         }
-        last.map_or(Ok(()), |last| self.wait(last).map(drop))
+        Ok(())
     }
 }
