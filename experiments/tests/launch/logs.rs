@@ -101,10 +101,10 @@ fn a_flight_record_that_finds_no_room_is_told_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let logs = folder.path().join("logs").display().to_string();
-    // Rank 1 is killed once rank 0 has told a step: by then each rank's record is longer than the 1 KiB that a file may hold.
+    // Rank 1 is killed once rank 0 has told the loss of a step: by then each rank's record is longer than the 1 KiB that a file may hold.
     let script = format!(
         "if [ $RANK = 1 ]; then \
-           (while ! grep -qs ' steps, ' {logs}/start-0/rank-0.err; do sleep 0.01; done; kill -9 $$) & fi; \
+           (while ! grep -qs ' steps, loss ' {logs}/start-0/rank-0.err; do sleep 0.01; done; kill -9 $$) & fi; \
          exec {ALLFOLD} train --config {cnn} --set training.epochs=100000"
     );
     let flags = ["-n", "3", "--grace", "90", "--log-dir", &logs, "--tee", "--", "sh", "-c", &script];
@@ -124,24 +124,36 @@ fn triage(args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
 }
 
+/// Where a job of which rank 1 was stopped left its records, and what it said. A busy machine may lose a healthy rank too where deadlines
+/// are short: the job then runs again with longer ones.
+fn job_with_a_stopped_rank(folder: &Path) -> (String, String) {
+    let mut said = String::new();
+    for factor in ["0.1", "0.5", "2"] {
+        let folder = folder.join(factor);
+        std::fs::create_dir(&folder).unwrap();
+        let config = training::config(&folder, 100_000);
+        let script = training::once(&folder, &config, 1, "STOP");
+        let logs = folder.join("logs").display().to_string();
+        let mut command = launch(&["-n", "3", "--grace", "5", "--log-dir", &logs, "--", "sh", "-c", &script]);
+        command.env("ALLFOLD_TIMEOUT_FACTOR", factor);
+        said = text(&end(command).stderr);
+        if said.contains("\nerror: rank 1 is stopped by a signal such as SIGSTOP, and rank ") {
+            return (logs, said);
+        }
+    }
+    panic!("rank 1 is not named: {said}")
+}
+
 /// The launcher names the rank that a signal has stopped, and the command that reads the ranks' flight records; triage finds the
 /// records in the launcher's folder, with the training step, the process and the time of each.
 #[test]
 fn a_job_with_a_stopped_rank_is_explained() {
     let folder = tempfile::tempdir().unwrap();
-    let config = training::config(folder.path(), 100_000);
-    let script = training::once(folder.path(), &config, 1, "STOP");
-    let logs = folder.path().join("logs").display().to_string();
-    let mut command = launch(&["-n", "3", "--grace", "5", "--log-dir", &logs, "--", "sh", "-c", &script]);
-    command.env("ALLFOLD_TIMEOUT_FACTOR", "0.1");
-    let said = text(&end(command).stderr);
-    let lines: Vec<&str> = said.lines().skip(1).collect();
-    assert_eq!(lines[0], format!("what each rank was in: allfold triage {logs}"), "{said}");
-    assert!(
-        lines[1].starts_with("error: rank 1 is stopped by a signal such as SIGSTOP, and rank "),
-        "{said}"
-    );
-    assert!(lines[1].contains(": rank 1 is lost: it gave rank "), "{said}");
+    let (logs, said) = job_with_a_stopped_rank(folder.path());
+    let lines: Vec<&str> = said.lines().collect();
+    let [.., hint, error] = lines[..] else { panic!("{said}") };
+    assert_eq!(hint, format!("what each rank was in: allfold triage {logs}"), "{said}");
+    assert!(error.contains(": rank 1 is lost: it gave rank "), "{said}");
 
     let (code, said) = triage(&[&logs]);
     assert_eq!(code, Some(0), "{said}");
@@ -156,7 +168,7 @@ fn a_job_with_a_stopped_rank_is_explained() {
 
 /// Waits for something that a job does.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..12_000 {
+    for _ in 0..60_000 {
         if done() {
             return;
         }
@@ -238,15 +250,15 @@ fn ranks_without_progress_write_their_records_and_the_job_goes_on() {
     );
     let logs = folder.path().join("logs");
     let place = logs.display().to_string();
-    let flags = ["-n", "3", "--stalled", "0.2", "--log-dir", &place, "--", "sh", "-c", &script];
+    let flags = ["-n", "3", "--stalled", "1", "--log-dir", &place, "--", "sh", "-c", &script];
     let mut child = launch(&flags).spawn().unwrap();
     let written = |rank: u32| {
         let path = logs.join(format!("start-0/flight-rank-{rank}.jsonl"));
-        std::fs::read_to_string(path).is_ok_and(|text| text.contains("no operation began or ended for 0.2 s"))
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains("no operation began or ended for 1 s"))
     };
     until("writes", || written(0) && written(2));
     let line =
-        format!("ranks made no progress for 0.2 s and wrote their flight records: allfold triage {place}");
+        format!("ranks made no progress for 1 s and wrote their flight records: allfold triage {place}");
     let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(said.any(|said| said == line));
     std::fs::write(goes_on, "").unwrap();

@@ -20,7 +20,7 @@ use std::time::Duration;
 const ALLFOLD: &str = env!("CARGO_BIN_EXE_allfold");
 
 /// Longer than any of these commands should take, on any machine.
-const LONG: Duration = Duration::from_secs(100);
+const LONG: Duration = Duration::from_secs(600);
 
 fn launch(args: &[&str]) -> Command {
     let mut command = Command::new(ALLFOLD);
