@@ -7,6 +7,8 @@ mod common;
 
 use common::folder;
 use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::Path;
 use std::process::Command;
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
@@ -114,10 +116,64 @@ fn holes_behind_good_headers_are_refused_by_every_reader() {
         fs::remove_dir_all(data).unwrap();
     }
     let weights = folder.path().join("weights");
-    fs::write(&weights, safetensors(&[("big", HOLE)], HOLE)).unwrap();
-    let file = File::options().write(true).open(&weights).unwrap();
-    file.set_len(file.metadata().unwrap().len() + HOLE).unwrap();
-    refused(&[&format!("model.weights={place}/weights")], "has no tensor `fc1.weight`");
+    for (parts, says) in weight_files() {
+        write_around_a_hole(&weights, &parts);
+        refused(&[&format!("model.weights={place}/weights")], says);
+    }
+}
+
+/// Files of weights, each with its bytes before the hole and behind it, and with what its refusal says.
+fn weight_files() -> [([Vec<u8>; 2], &'static str); 5] {
+    let elements = HOLE / 4;
+    let wide = (&[64, elements / 64][..], &[elements / 64, 1][..]);
+    let shape = "`fc1.weight` has the shape [";
+    [
+        ([safetensors(&[("big", HOLE)], HOLE), Vec::new()], "has no tensor `fc1.weight`"),
+        (pth("big", (&[elements], &[1])), "has a tensor `big` that the model does not have"),
+        (pth("fc1.weight", wide), shape),
+        // Transposed, and of four elements far from each other.
+        (pth("fc1.weight", (&[elements / 64, 64], &[1, elements / 64])), shape),
+        (pth("fc1.weight", (&[2, 2], &[elements / 2, elements / 4])), shape),
+    ]
+}
+
+fn write_around_a_hole(path: &Path, [before, behind]: &[Vec<u8>; 2]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(before).unwrap();
+    file.seek(SeekFrom::Current(HOLE as i64)).unwrap();
+    file.write_all(behind).unwrap();
+    file.set_len((before.len() + behind.len()) as u64 + HOLE).unwrap();
+}
+
+/// The bytes of a `.pth` of one tensor before its storage, which is the hole, and behind it: an archive as `torch.save` writes it, with
+/// ZIP64's fields.
+fn pth(name: &str, (shape, strides): (&[u64], &[u64])) -> [Vec<u8>; 2] {
+    let text = |text: &str| [b"X", &(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+    let int = |value: &u64| [b"\x8a\x08", &value.to_le_bytes()[..]].concat();
+    let tuple = |items: &[u64]| [b"(".to_vec(), items.iter().flat_map(int).collect(), b"t".to_vec()].concat();
+    let storage = [text("storage"), b"ctorch\nFloatStorage\n".to_vec(), text("0"), text("cpu")].concat();
+    let begin: [&[u8]; 4] = [b"\x80\x02}", &text(name), b"ctorch._utils\n_rebuild_tensor_v2\n((", &storage];
+    let tensor: [&[u8]; 5] = [&int(&(HOLE / 4)), b"tQ", &int(&0), &tuple(shape), &tuple(strides)];
+    let pickle =
+        [begin.concat(), tensor.concat(), b"\x89ccollections\nOrderedDict\n)RtRs.".to_vec()].concat();
+    let (mut before, mut directory) = (Vec::new(), Vec::new());
+    for (member, data, length) in [("x/data.pkl", &pickle[..], pickle.len() as u64), ("x/data/0", &[], HOLE)]
+    {
+        let numbers = [length, length, before.len() as u64].map(u64::to_le_bytes).concat();
+        let name_length = (member.len() as u16).to_le_bytes();
+        let header: [&[u8]; 5] = [b"PK\x03\x04", &[0; 14], &[255; 8], &name_length, &[0; 2]];
+        before.extend([&header.concat(), member.as_bytes(), data].concat());
+        let entry: [&[u8]; 5] = [b"PK\x01\x02", &[0; 16], &[255; 8], &name_length, &[28, 0]];
+        let rest: [&[u8]; 5] = [&[0; 10], &[255; 4], member.as_bytes(), &[1, 0, 24, 0], &numbers];
+        directory.extend([entry.concat(), rest.concat()].concat());
+    }
+    let (place, size) = (before.len() as u64 + HOLE, directory.len() as u64);
+    let end = [2, 2, size, place].map(u64::to_le_bytes).concat();
+    let locator = [&[0; 4][..], &(place + size).to_le_bytes(), &[1, 0, 0, 0]].concat();
+    let ends: [&[u8]; 8] =
+        [b"PK\x06\x06", &[0; 20], &end, b"PK\x06\x07", &locator, b"PK\x05\x06\0\0\0\0", &[255; 12], &[0; 2]];
+    directory.extend(ends.concat());
+    [before, directory]
 }
 
 fn refused(keys: &[&str], says: &str) {
