@@ -92,7 +92,9 @@ fn resembling(table: Option<&str>, key: &str, outside: &[&str]) -> String {
         return format!("the nearest is `{table}.{near}`");
     }
     let all: Vec<&str> = TABLES.iter().flat_map(|(_, keys, _)| *keys).chain(outside).copied().collect();
-    let Some(near) = nearest(key, all) else { return "`allfold train --keys` lists the keys".into() };
+    let Some(near) = nearest(key, all).filter(|near| shares_a_third(key, near)) else {
+        return "`allfold train --keys` lists the keys".into();
+    };
     match TABLES.iter().find(|(_, keys, _)| keys.contains(&near)) {
         Some((table, ..)) => format!("the nearest is `{table}.{near}`"),
         None if keys_of(near).is_some_and(|keys| keys.contains(&"name")) => {
@@ -100,4 +102,10 @@ fn resembling(table: Option<&str>, key: &str, outside: &[&str]) -> String {
         }
         None => format!("the nearest is `{near}`"),
     }
+}
+
+/// Whether a third of `key`, in one piece, is in `name`: a key of another table is no guess at a word that only has some of its letters.
+fn shares_a_third(key: &str, name: &str) -> bool {
+    let third = key.len().div_ceil(3).max(1);
+    key.as_bytes().windows(third).any(|part| name.as_bytes().windows(third).any(|other| part == other))
 }

@@ -64,6 +64,10 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
         "`training.batch`: invalid type: string \"many\", expected a whole number, 0 or more"
     );
     assert_eq!(error("precision.amp", "fp16"), "`precision.amp`: unknown value `fp16`; the nearest is `f16`");
+    for other in ["data.color_jiter", "data.zzz"] {
+        let says = format!("unknown key `{other}`; `allfold train --keys` lists the keys");
+        assert_eq!(error(other, "0.4"), says);
+    }
     assert_eq!(error("strategy.name", "3"), "unknown key `strategy.name`; `strategy` is a key, not a table");
     assert_eq!(error("optimizer.lr", "3"), "unknown key `optimizer.lr`; the nearest table is [optimiser]");
     assert_eq!(error("training", "3"), "`training` is a table; name a key in it, such as `training.epochs`");
