@@ -38,6 +38,7 @@ mod operands;
 mod pinned;
 mod pool;
 mod probe;
+mod ranges;
 #[cfg(feature = "testing")]
 mod seeded;
 mod source;
@@ -52,6 +53,7 @@ pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
 pub use pool::PoolUsage;
 pub use probe::{PeerLink, Probe, ProbedDevice, peer_link, probe};
+pub use ranges::NvtxRange;
 #[cfg(feature = "testing")]
 pub use seeded::seed_defects;
 pub use source::{Family, HEADERS, Kernel};

@@ -22,10 +22,12 @@ pub enum CudaLibrary {
     Cudnn,
     /// NCCL, for collectives.
     Nccl,
+    /// NVTX, which names ranges for profilers. Nothing is missing without it.
+    Nvtx,
 }
 
 impl CudaLibrary {
-    /// All libraries that Allfold can use.
+    /// All libraries that Allfold computes with.
     pub const ALL: [CudaLibrary; 5] = [
         CudaLibrary::Driver,
         CudaLibrary::Nvrtc,
@@ -42,6 +44,7 @@ impl CudaLibrary {
             CudaLibrary::CublasLt => "cuBLASLt",
             CudaLibrary::Cudnn => "cuDNN",
             CudaLibrary::Nccl => "NCCL",
+            CudaLibrary::Nvtx => "NVTX",
         }
     }
 
@@ -53,6 +56,7 @@ impl CudaLibrary {
             CudaLibrary::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
             CudaLibrary::Cudnn => &["libcudnn.so.9"],
             CudaLibrary::Nccl => &["libnccl.so.2"],
+            CudaLibrary::Nvtx => &["libnvtx3interop.so.1", "libnvToolsExt.so.1"],
         }
     }
 
@@ -72,12 +76,13 @@ impl CudaLibrary {
             CudaLibrary::Nccl => {
                 "pip install nvidia-nccl-cu13, or install libnccl2 from NVIDIA's packages, and set LD_LIBRARY_PATH if it is in an unusual place"
             }
+            CudaLibrary::Nvtx => "pip install nvidia-nvtx",
         }
     }
 
     /// Loads the library once for the life of the program. Returns its full path, or the name by which the linker found it.
     pub fn load(self) -> Option<&'static Path> {
-        static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
+        static FOUND: [OnceLock<Option<PathBuf>>; 6] = [const { OnceLock::new() }; 6];
         FOUND[self as usize].get_or_init(|| self.find_and_load()).as_deref()
     }
 

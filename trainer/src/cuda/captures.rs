@@ -11,7 +11,7 @@
 //! sampler, determines the number of each rank, so a `StepPart` contains that total, and the number of the micro-batch too.
 
 use crate::Result;
-use allfold_cuda::{CudaGraph, CudaMachine, Queue};
+use allfold_cuda::{CudaGraph, CudaMachine, NvtxRange, Queue};
 use std::collections::BTreeMap;
 
 /// The properties of a part of a step that its captured graph depends on.
@@ -125,6 +125,7 @@ impl Captures {
 }
 
 fn replay(queue: &Queue, graph: CudaGraph) -> Result<()> {
+    let _range = NvtxRange::begin(c"replay");
     #[allow(unsafe_code, reason = "graphs name memory by address")]
     // SAFETY: the memory that the graph names belongs to the worker and lives as long, or belongs to the queue's pool, which
     // frees nothing while the worker lives. None of this memory is replaced.

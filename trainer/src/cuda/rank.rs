@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::{Error, GradScaler, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
-use allfold_cuda::{Slice, launch};
+use allfold_cuda::{NvtxRange, Slice, launch};
 use allfold_gpu_passes::{PassContext, SlotTensors};
 use allfold_kernels::DType;
 use std::sync::Arc;
@@ -84,6 +84,11 @@ impl RankEngine for GpuWorker<'_> {
         if self.captures.replays() {
             return Ok(());
         }
+        let _range = NvtxRange::begin(match phase {
+            Phase::SyncForward(_) | Phase::Forward(_) => c"forward",
+            Phase::Loss => c"loss",
+            _ => c"backward",
+        });
         self.passes.select(slot.0, &self.queue)?;
         if let (Phase::WeightGrad(_), Some(unit)) = (phase, self.unit_of(phase)) {
             // Where layers of several passes share parameters, the previous gradient may still be in an exchange.
@@ -113,6 +118,7 @@ impl RankEngine for GpuWorker<'_> {
         if self.captures.replays() {
             return Ok(());
         }
+        let _range = NvtxRange::begin(c"exchange");
         if exchange == UnitExchange::GatherParams {
             return self.gather(unit);
         }
@@ -213,6 +219,7 @@ impl RankEngine for GpuWorker<'_> {
     }
 
     fn update(&mut self) -> Result<()> {
+        let _range = NvtxRange::begin(c"optimiser");
         let (scaled, limit) = (self.step.scaled, self.config.optimiser.clip_norm);
         let inverse = (1.0 / self.step.input.loss_scale) as f32;
         self.sum_replicas()?;

@@ -21,6 +21,7 @@ use crate::strategies::{self, Driver, EnginePlan, ddp};
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, SampleForm, models};
 use allfold_collectives::{Communicator, Error as Failure};
 use allfold_config::ElementType;
+use allfold_cuda::NvtxRange;
 use allfold_gpu::nccl::culprit;
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
@@ -221,6 +222,7 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If no batch is staged, the batch has more samples than `batch`, or the driver or another rank fails.
     pub fn start(&mut self, input: StepInput, everywhere: u64, scaled: bool) -> Result<usize> {
+        let _range = NvtxRange::begin(c"step");
         self.guarded(|own, driver| {
             let samples = own.begin(input, everywhere, scaled)?;
             driver.step(own)?;
@@ -233,6 +235,7 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If the device failed or did not finish by the deadline, or if a rank was lost, which the error names.
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
+        let _range = NvtxRange::begin(c"wait for the step");
         self.guarded(|own, _| own.finish(samples))
     }
 
@@ -241,6 +244,7 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If the driver refuses a call, or queued work failed.
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
+        let _range = NvtxRange::begin(c"evaluation");
         self.guarded(|own, _| own.evaluate(batch))
     }
 
