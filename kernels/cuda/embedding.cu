@@ -5,7 +5,7 @@
 //
 //   embedding_T        y[i] = table[tokens[i] - first] + places[i % T]          a token that is no row of the table reads as `outside`
 //   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] - first = v, in the order of i: no atomics, always the same bits;
-//                      rows without a token are not written
+//                      rows without a token are not written; the sum is added to the row if `adds` is not 0
 //   places_back_T      dplaces[t] = sum of dy[i] where i % T = t, in the order of i
 #include "element.cuh"
 
@@ -36,7 +36,8 @@ INLINE void embedding(const T* table, const u32* tokens, const T* places, u32 fi
 // A block per token. If no earlier token is of the same row, the block searches the tokens from its own on, 256 at a time, lists the
 // tokens of that row in order, and adds up their gradients; otherwise an earlier token's block does so.
 template <class T>
-INLINE void embedding_back(const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n, T* dtable) {
+INLINE void embedding_back(const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n, u32 adds,
+                           T* dtable) {
     __shared__ u32 hits[THREADS];
     __shared__ u32 before[THREADS / 32];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -67,7 +68,9 @@ INLINE void embedding_back(const u32* tokens, const T* dy, u32 first, u64 vocabu
                 if (c < columns)
                     for (u32 k = 0; k < count; k++) sum += widen(dy[(base + hits[k]) * columns + c]);
             }
-            if (c < columns) dtable[own_row * columns + c] = narrow<T>(sum);
+            if (c >= columns) continue;
+            T* out = dtable + own_row * columns + c;
+            *out = narrow<T>(adds ? widen(*out) + sum : sum);
         }
     }
 }
@@ -87,8 +90,8 @@ template <class T> INLINE void places_back(const T* dy, u64 columns, u64 length,
         embedding<T>(table, tokens, places, first, vocabulary, columns, length, n, outside, y);                     \
     }                                                                                                               \
     KERNEL(embedding_back_##T, const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n,       \
-           T* dtable) {                                                                                             \
-        embedding_back<T>(tokens, dy, first, vocabulary, columns, n, dtable);                                       \
+           u32 adds, T* dtable) {                                                                                   \
+        embedding_back<T>(tokens, dy, first, vocabulary, columns, n, adds, dtable);                                 \
     }                                                                                                               \
     KERNEL(places_back_##T, const T* dy, u64 columns, u64 length, u64 n, T* dplaces) {                              \
         places_back<T>(dy, columns, length, n, dplaces);                                                            \

@@ -1,6 +1,7 @@
 // Simple matrix products and convolutions, used where cuBLASLt or cuDNN is missing, and to check these libraries.
 //
 //   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32 or T; 0: none)    a, b of any strides; f32 sums, rounded once
+//   matmul_wide_T   the same, c of f32
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
 //
 //   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C / G, R, R]      square window, stride, zero padding, G groups
@@ -14,7 +15,7 @@
 
 struct Product { u64 m, n, k, a_row, a_column, b_row, b_column, c_row, bias; f32 keep; u32 narrow_bias; };
 
-template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Product& s) {
+template <class T, class C> INLINE void matmul(const T* a, const T* b, C* c, const Product& s) {
     __shared__ f32 left[16][65], right[16][65];
     u64 row = (u64)blockIdx.y * 64, column = (u64)blockIdx.x * 64;
     u32 ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -52,10 +53,10 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
         for (int j = 0; j < 4; j++) {
             u64 r = row + ty + 16 * i, q = column + tx + 16 * j;
             if (r >= s.m || q >= s.n) continue;
-            T* out = c + r * s.c_row + q;
+            C* out = c + r * s.c_row + q;
             f32 value = s.keep == 0.0f ? sum[i][j] : sum[i][j] + s.keep * widen(*out);
             if (s.bias) value += s.narrow_bias ? widen(((const T*)s.bias)[q]) : ((const f32*)s.bias)[q];
-            *out = narrow<T>(value);
+            *out = narrow<C>(value);
         }
 }
 
@@ -144,8 +145,13 @@ template <class T> INLINE void conv_weight(const T* x, const T* dy, Conv s, T* d
     }
 }
 
+#define MATMUL_OF(T, C, NAME)                                                                        \
+    KERNEL(NAME##_##T, const T* a, const T* b, C* c, Product s) { matmul<T, C>(a, b, c, s); }
+#define WIDE_f32
+#define WIDE_f16 MATMUL_OF(f16, f32, matmul_wide)
+#define WIDE_bf16 MATMUL_OF(bf16, f32, matmul_wide)
 #define MATMUL(T)                                                                                    \
-    KERNEL(matmul_##T, const T* a, const T* b, T* c, Product s) { matmul<T>(a, b, c, s); }           \
+    MATMUL_OF(T, T, matmul) WIDE_##T                                                                 \
     KERNEL(conv_##T, const T* x, const T* w, Conv s, T* y) { conv<T>(x, w, s, y); }                  \
     KERNEL(conv_input_##T, const T* dy, const T* w, Conv s, T* dx) { conv_input<T>(dy, w, s, dx); }  \
     KERNEL(conv_weight_##T, const T* x, const T* dy, Conv s, T* dw) { conv_weight<T>(x, dy, s, dw); }

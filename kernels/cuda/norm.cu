@@ -1,8 +1,8 @@
-// The norm of all gradients together, and clipping by that norm.
+// The norm of all gradients together, and the factor by which an optimiser's step clips them.
 //
 //   squares   parts [S] f64 = sums of x[n]^2 (f32), a block each, in a fixed order
-//   clip      x *= min(1, limit / (sqrt(sum of parts) + 1e-6)): x is not written where that factor is 1; a norm that is
-//             NaN makes all of x NaN.   norm = the norm before clipping
+//   clip      out = the norm before clipping, sqrt(sum of parts), and the factor that clips: min(1, limit / (norm + 1e-6)),
+//             which is NaN if the norm is
 #include "element.cuh"
 
 KERNEL(squares, const f32* x, u64 n, f64* parts) {
@@ -13,25 +13,11 @@ KERNEL(squares, const f32* x, u64 n, f64* parts) {
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-struct Scale {
-    f32* x;
-    f32 by;
-    template <int W> INLINE void run(u64 i) const {
-        Pack<f32, W> a = load<f32, W>(x + i);
-#pragma unroll
-        for (int k = 0; k < W; k++) a.at[k] *= by;
-        store<f32, W>(x + i, a);
-    }
-};
-
-KERNEL(clip, f32* x, u64 n, const f64* parts, u32 slices, f64 limit, f32* norm) {
+KERNEL(clip, const f64* parts, u32 slices, f64 limit, f32* out) {
     __shared__ f64 shared[THREADS / 32];
     f64 sum = 0.0;
     for (u32 i = threadIdx.x; i < slices; i += THREADS) sum += parts[i];
     sum = block_sum(sum, shared);
     f64 before = sqrt(sum), by = limit / (before + 1e-6);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *norm = (f32)before;
-    if (by >= 1.0) return;
-    Scale body = {x, (f32)by};
-    sweep<4>(n, head_of(x, n), body);
+    if (threadIdx.x == 0) out[0] = (f32)before, out[1] = by >= 1.0 ? 1.0f : (f32)by;
 }

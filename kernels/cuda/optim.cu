@@ -3,6 +3,7 @@
 //   tensors  param [n] of T, grad [n] f32, master [n] f32 (null: no master copy), m, v [n] f32
 //   jobs     one per block: (tensor, nth part of JOB elements)
 //   skip     a flag on the device: if it is not 0, nothing changes (an AMP step that found an infinity)
+//   by       a factor on the device, by which `factor` is multiplied (null: 1): that of clipping
 //
 //   sgd_T    g = factor grad + decay p;  v = first ? g : momentum v + g;  p -= lr (nesterov ? g + momentum v : v)
 //   adam_T   g = factor grad + added p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g
@@ -25,14 +26,14 @@ struct LarsRule { f64 lr, decay, trust; f32 momentum, factor; u32 own, unused; }
 struct AdamRule { f32 added, kept, rate, root, eps, from_g, beta2, from_square, factor; };
 
 INLINE f32 sgd(f32 p, f32 grad, f32& v, const SgdRule& rule) {
-    f32 g = grad * rule.factor + rule.decay * p;
+    f32 g = grad + rule.decay * p;
     if (rule.momentum == 0.0f) return p - rule.lr * g;
     v = rule.first ? g : rule.momentum * v + g;
     return p - rule.lr * (rule.nesterov ? g + rule.momentum * v : v);
 }
 
 INLINE f32 adam(f32 p, f32 grad, f32& m, f32& v, const AdamRule& rule) {
-    f32 g = grad * rule.factor + rule.added * p;
+    f32 g = grad + rule.added * p;
     m = m + rule.from_g * (g - m);
     v = rule.beta2 * v + rule.from_square * g * g;
     return p * rule.kept - rule.rate * (m / (sqrtf(v) / rule.root + rule.eps));
@@ -43,6 +44,7 @@ template <class T, class Rule> struct Update {
     const f32* grad;
     f32 *master, *m, *v;
     Rule rule;
+    const f32* by;
     INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const SgdRule& rule) const { (void)m; return sgd(p, g, v, rule); }
     INLINE f32 one(f32 p, f32 g, f32& m, f32& v, const AdamRule& rule) const { return adam(p, g, m, v, rule); }
     template <int W> INLINE void run(u64 i) const {
@@ -53,8 +55,9 @@ template <class T, class Rule> struct Update {
         if (master) wide = load<f32, W>(master + i);
         if (m) m1 = load<f32, W>(m + i);
         if (v) v1 = load<f32, W>(v + i);
+        f32 factor = by ? rule.factor * *by : rule.factor;
 #pragma unroll
-        for (int k = 0; k < W; k++) wide.at[k] = one(wide.at[k], g.at[k], m1.at[k], v1.at[k], rule);
+        for (int k = 0; k < W; k++) wide.at[k] = one(wide.at[k], g.at[k] * factor, m1.at[k], v1.at[k], rule);
 #pragma unroll
         for (int k = 0; k < W; k++) p.at[k] = narrow<T>(wide.at[k]);
         if (m) store<f32, W>(m + i, m1);
@@ -64,13 +67,13 @@ template <class T, class Rule> struct Update {
     }
 };
 
-template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job* jobs, Rule rule, const u32* skip) {
+template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job* jobs, Rule rule, const u32* skip, const f32* by) {
     if (skip && *skip) return;
     Tensor t = tensors[jobs[blockIdx.x].tensor];
     u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = t.count - first, n = left < JOB ? left : JOB;
     f32 *master = t.master ? (f32*)t.master + first : 0, *m = t.m ? (f32*)t.m + first : 0;
     f32* v = t.v ? (f32*)t.v + first : 0;
-    Update<T, Rule> body = {(T*)t.param + first, (const f32*)t.grad + first, master, m, v, rule};
+    Update<T, Rule> body = {(T*)t.param + first, (const f32*)t.grad + first, master, m, v, rule, by};
     // Parts of JOB elements are 16-byte aligned if their tensor is; a tensor that is not aligned is handled one element at a time.
     u64 places = t.param | t.grad | t.master | t.m | t.v;
     u64 groups = places % 16 ? 0 : n / 4;
@@ -80,8 +83,9 @@ template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job
 
 INLINE f32 master_of(const Tensor& t, u64 i, f32 narrow) { return t.master ? ((const f32*)t.master)[i] : narrow; }
 
-template <class T> INLINE void lars_norms(const Tensor* tensors, const Job* jobs, f32 factor, f64* sums) {
+template <class T> INLINE void lars_norms(const Tensor* tensors, const Job* jobs, f32 factor, const f32* by, f64* sums) {
     __shared__ f64 shared[THREADS / 32];
+    if (by) factor *= *by;
     Tensor t = tensors[jobs[blockIdx.x].tensor];
     u64 first = (u64)jobs[blockIdx.x].nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
     f64 params = 0.0, grads = 0.0;
@@ -111,9 +115,10 @@ INLINE void job_sums(const Tensor& t, u64 first, const f64* sums, f64& params, f
 // Without totals the norms are those of the tensor's own jobs.
 template <class T>
 INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const f64* totals,
-                 const u32* numbers, const u32* skip) {
+                 const u32* numbers, const u32* skip, const f32* by) {
     __shared__ f64 shared[THREADS / 32];
     if (skip && *skip) return;
+    f32 factor = by ? rule.factor * *by : rule.factor;
     Tensor t = tensors[jobs[blockIdx.x].tensor];
     u32 nth = jobs[blockIdx.x].nth;
     u64 first = (u64)nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
@@ -131,7 +136,7 @@ INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f6
     for (u64 i = first + threadIdx.x; i < end; i += THREADS) {
         T* param = (T*)t.param + i;
         f32 p = master_of(t, i, widen(*param)), *v = (f32*)t.v + i;
-        *v = rule.momentum * *v + rate * (((const f32*)t.grad)[i] * rule.factor + decay * p);
+        *v = rule.momentum * *v + rate * (((const f32*)t.grad)[i] * factor + decay * p);
         p -= *v;
         if (t.master) ((f32*)t.master)[i] = p;
         *param = narrow<T>(p);
@@ -139,18 +144,18 @@ INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f6
 }
 
 #define OPTIM(T)                                                                                               \
-    KERNEL(sgd_##T, const Tensor* tensors, const Job* jobs, SgdRule rule, const u32* skip) {                   \
-        step<T, SgdRule>(tensors, jobs, rule, skip);                                                           \
+    KERNEL(sgd_##T, const Tensor* tensors, const Job* jobs, SgdRule rule, const u32* skip, const f32* by) {    \
+        step<T, SgdRule>(tensors, jobs, rule, skip, by);                                                       \
     }                                                                                                          \
-    KERNEL(adam_##T, const Tensor* tensors, const Job* jobs, AdamRule rule, const u32* skip) {                 \
-        step<T, AdamRule>(tensors, jobs, rule, skip);                                                          \
+    KERNEL(adam_##T, const Tensor* tensors, const Job* jobs, AdamRule rule, const u32* skip, const f32* by) {  \
+        step<T, AdamRule>(tensors, jobs, rule, skip, by);                                                      \
     }                                                                                                          \
-    KERNEL(lars_norms_##T, const Tensor* tensors, const Job* jobs, f32 factor, f64* sums) {                    \
-        lars_norms<T>(tensors, jobs, factor, sums);                                                            \
+    KERNEL(lars_norms_##T, const Tensor* tensors, const Job* jobs, f32 factor, const f32* by, f64* sums) {     \
+        lars_norms<T>(tensors, jobs, factor, by, sums);                                                        \
     }                                                                                                          \
     KERNEL(lars_##T, const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const f64* totals, \
-           const u32* numbers, const u32* skip) {                                                              \
-        lars<T>(tensors, jobs, rule, sums, totals, numbers, skip);                                             \
+           const u32* numbers, const u32* skip, const f32* by) {                                               \
+        lars<T>(tensors, jobs, rule, sums, totals, numbers, skip, by);                                         \
     }
 FOR_TRAINED(OPTIM)
 

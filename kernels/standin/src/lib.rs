@@ -31,7 +31,7 @@ mod shim;
 pub use counter::{Counter, Traffic};
 pub use libraries::{
     Convolutions, Gate, Live, Nvrtc, Products, StandinOptions, Used, gpu, install, install_ranges,
-    standin_compilations, standin_convolutions, standin_foreign, standin_live, standin_products,
-    standin_ranges, standin_rules, standin_spin, standin_violations,
+    standin_compilations, standin_convolutions, standin_epilogues, standin_foreign, standin_live,
+    standin_products, standin_ranges, standin_rules, standin_spin, standin_violations,
 };
 pub use shim::{FiberOrder, Foreign, Poll, Progress, Shim, ShimOptions, shim_kernels, shim_launched};

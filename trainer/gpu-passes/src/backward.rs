@@ -6,7 +6,7 @@ use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::error::network;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
-use allfold_cuda::launch;
+use allfold_cuda::launch::{self, InputGradient};
 use allfold_cuda::vendor::{self, ConvProduct};
 use allfold_cuda::{Memory, Slice};
 use allfold_gpu::device::ReducePath;
@@ -64,8 +64,26 @@ impl Passes {
         })
     }
 
+    /// Stores the gradient of the table of layer `l`; in f32 it is added to an earlier one in place, as that of a head that shares the
+    /// table.
+    fn table_gradient(
+        &self,
+        l: usize,
+        s: &launch::EmbeddingLaunch,
+        with: &PassContext<'_, '_>,
+        (x, dy): (Slice<'_>, Slice<'_>),
+    ) -> Result<()> {
+        let back = |dw: Slice<'_>, adds| launch::embedding_back(with.queue, s, x, dy, (dw, None), adds);
+        if s.dtype != DType::F32 {
+            return self.weight(l, 0, with, |dw| back(dw, false));
+        }
+        let param = self.network.params_of(l).start;
+        let adds = with.weights.begin_grad(param);
+        with.weights.grad(param)?.map_or(Ok(()), |slot| Ok(back(slot, adds).map(drop)?))
+    }
+
     /// Lets `body` write a gradient in f32 to its slot, or, if the slot has a gradient of this step, to memory that is added to it.
-    fn gradient(
+    pub(crate) fn gradient(
         &self,
         l: usize,
         nth: usize,
@@ -123,7 +141,7 @@ impl Passes {
             LayerOperation::SequencePositions { .. } => self.sequence_positions_params(l, with, &dy)?,
             LayerOperation::Embedding { .. } | LayerOperation::VocabParallel { .. } => {
                 if let Some(s) = self.table(l) {
-                    self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
+                    self.table_gradient(l, &s, with, (x, dy.all()))?;
                 }
             }
             LayerOperation::Positions { .. } => {
@@ -173,7 +191,12 @@ impl Passes {
         let [means, rs] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;
         let x = self.x(l, with.n)?;
-        let into = (more.as_deref().map(Memory::all), dx.all());
+        let thin = match self.fusions[l] {
+            Fusion::AfterSum => Some(queue.memory(s.rows * width * s.output.size())?),
+            _ => None,
+        };
+        let [more, thin_slice] = [more.as_deref(), thin.as_ref()].map(|memory| memory.map(Memory::all));
+        let into = InputGradient { more, dx: dx.all(), thin: thin_slice };
         launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), into, both.all())?;
         let (dw, db) = halves(&both, width)?;
         if params {
@@ -183,6 +206,7 @@ impl Passes {
             self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
             self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
         }
+        self.slot.thin_grads[from] = thin.map(Arc::new);
         self.slot.saved[l].push(dx);
         Ok(())
     }
@@ -231,10 +255,8 @@ impl Passes {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         self.gather_gradient(l, with)?;
         let dy = self.first_grad(l)?;
-        let from = self.network.from(l).to_vec();
         if self.network.layers()[l].identity_backward() {
-            let is = self.precision.act(l + 1);
-            return from.into_iter().try_for_each(|act| self.accumulate_grad(act, (is, dy.clone()), with));
+            return self.pass_on(l, dy, with);
         }
         let dx = self.fresh(l, n * self.network.layers()[l].inputs(), queue)?;
         let x = self.x(l, n)?;
@@ -296,7 +318,19 @@ impl Passes {
             | LayerOperation::Swiglu { .. }
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
-        self.accumulate_grad(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
+        // A product may also have computed the gradient of the GELU before it.
+        let into = if self.fusions[l] == Fusion::AfterGelu { l - 1 } else { self.network.from(l)[0] };
+        self.accumulate_grad(into, (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
+    }
+
+    /// Gives the gradient `dy` of the output of layer `l` to all its inputs.
+    fn pass_on(&mut self, l: usize, dy: Arc<Memory>, with: &PassContext<'_, '_>) -> Result<()> {
+        let (is, thin) = (self.precision.act(l + 1), self.slot.thin_grads[l + 1].take());
+        self.network.from(l).to_vec().into_iter().try_for_each(|act| {
+            let wanted = self.precision.act(act);
+            let given = thin.clone().filter(|_| wanted.dtype != is.dtype).map(|thin| (wanted, thin));
+            self.accumulate_grad(act, given.unwrap_or((is, dy.clone())), with)
+        })
     }
 
     fn attention_input(

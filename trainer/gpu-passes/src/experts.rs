@@ -9,11 +9,16 @@ use super::backward::gone;
 use super::passes::{PassContext, Passes, cut};
 use crate::Result;
 use crate::error::network;
-use allfold_cuda::launch::{self, DeviceMatrix, MixtureLaunch, RowStrides, RowsLaunch};
+use allfold_cuda::launch::{self, DeviceMatrix, MixtureLaunch, ProductOutput, RowStrides, RowsLaunch};
 use allfold_cuda::{Memory, Slice, vendor};
 use allfold_kernels::DType;
 use allfold_networks::layers::{ExpertShape, LayerOperation};
 use std::ops::Range;
+
+/// The memory of a product in f32.
+fn f32s(data: Slice<'_>) -> ProductOutput<'_> {
+    ProductOutput::new(data, DType::F32)
+}
 
 /// A router or a combine layer, for some samples.
 struct Mixture {
@@ -78,9 +83,9 @@ impl Passes {
         let (x, w) = (self.x(l, with.n)?, self.wide_param(l, 0, with.weights)?);
         let MixtureLaunch { experts, chosen, width, .. } = m.s;
         let p = queue.memory(4 * m.tokens() * experts)?;
-        let a = DeviceMatrix { data: x, rows: m.tokens(), columns: width, transposed: false };
-        let b = DeviceMatrix { data: w, rows: width, columns: experts, transposed: true };
-        vendor::matmul(queue, DType::F32, (a, b), p.all(), 0.0, None)?;
+        let a = DeviceMatrix::new(x, [m.tokens(), width], false);
+        let b = DeviceMatrix::new(w, [width, experts], true);
+        vendor::matmul(queue, DType::F32, (a, b), f32s(p.all()), None)?;
         let choices = queue.memory(8 * m.tokens() * chosen)?;
         let [best, places] = cut(choices.all(), 4 * m.tokens() * chosen)?;
         let [slots, gates, numbers] = m.parts(y.all())?;
@@ -110,9 +115,9 @@ impl Passes {
         let dp = self.logits_back(l, &m, with, dy)?;
         self.weight(l, 0, with, |dw| {
             let (rows, width, experts) = (m.tokens(), m.s.width, m.s.experts);
-            let a = DeviceMatrix { data: dp.all(), rows: experts, columns: rows, transposed: true };
-            let b = DeviceMatrix { data: x, rows, columns: width, transposed: false };
-            vendor::matmul(queue, DType::F32, (a, b), dw, 0.0, None)
+            let a = DeviceMatrix::new(dp.all(), [experts, rows], true);
+            let b = DeviceMatrix::new(x, [rows, width], false);
+            vendor::matmul(queue, DType::F32, (a, b), f32s(dw), None)
         })
     }
 
@@ -130,9 +135,9 @@ impl Passes {
         with.return_from_experts(slots.all(), m.own)?;
         let dp = self.logits_back(l, &m, with, dy)?;
         let (w, experts) = (self.wide_param(l, 0, with.weights)?, m.s.experts);
-        let a = DeviceMatrix { data: dp.all(), rows: m.tokens(), columns: experts, transposed: false };
-        let b = DeviceMatrix { data: w, rows: experts, columns: m.s.width, transposed: false };
-        vendor::matmul(queue, DType::F32, (a, b), dx.all(), 0.0, None)?;
+        let a = DeviceMatrix::new(dp.all(), [m.tokens(), experts], false);
+        let b = DeviceMatrix::new(w, [experts, m.s.width], false);
+        vendor::matmul(queue, DType::F32, (a, b), f32s(dx.all()), None)?;
         let choices = self.slot.saved[l].get(1).ok_or_else(|| gone(&self.network.names()[l]))?;
         let [_, places] = cut(choices.all(), choices.len() / 2)?;
         m.s.collect(queue, slots.all(), places, dx.all())?;
@@ -206,11 +211,10 @@ impl Passes {
             (self.x(l, with.n)?, self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
         let ExpertRows { inputs, outputs, rows, parts } = self.expert_rows(l, with.n)?;
         for part in &parts {
-            let a = DeviceMatrix { data: within(x, &part.x)?, rows, columns: inputs, transposed: false };
-            let b =
-                DeviceMatrix { data: within(w, &part.w)?, rows: inputs, columns: outputs, transposed: true };
+            let a = DeviceMatrix::new(within(x, &part.x)?, [rows, inputs], false);
+            let b = DeviceMatrix::new(within(w, &part.w)?, [inputs, outputs], true);
             let (y, bias) = (within(y.all(), &part.y)?, within(bias, &part.b)?);
-            vendor::matmul(queue, DType::F32, (a, b), y, 0.0, Some(bias))?;
+            vendor::matmul(queue, DType::F32, (a, b), f32s(y), Some(bias))?;
         }
         let [[_, end], [_, rest]] = ends(&parts, x, y.all())?;
         Ok(queue.copy(rest, end)?)
@@ -228,9 +232,9 @@ impl Passes {
         self.weight(l, 0, with, |dw| {
             parts.iter().try_for_each(|part| {
                 let dy = within(dy, &part.y)?;
-                let a = DeviceMatrix { data: dy, rows: outputs, columns: rows, transposed: true };
-                let b = DeviceMatrix { data: within(x, &part.x)?, rows, columns: inputs, transposed: false };
-                vendor::matmul(queue, DType::F32, (a, b), within(dw, &part.w)?, 0.0, None).map(drop)
+                let a = DeviceMatrix::new(dy, [outputs, rows], true);
+                let b = DeviceMatrix::new(within(x, &part.x)?, [rows, inputs], false);
+                vendor::matmul(queue, DType::F32, (a, b), f32s(within(dw, &part.w)?), None).map(drop)
             })
         })?;
         self.wide(l, 1, with, |db| {
@@ -251,10 +255,9 @@ impl Passes {
         let ExpertRows { inputs, outputs, rows, parts } = self.expert_rows(l, with.n)?;
         for part in &parts {
             let dy = within(dy.all(), &part.y)?;
-            let a = DeviceMatrix { data: dy, rows, columns: outputs, transposed: false };
-            let b =
-                DeviceMatrix { data: within(w, &part.w)?, rows: outputs, columns: inputs, transposed: false };
-            vendor::matmul(queue, DType::F32, (a, b), within(dx.all(), &part.x)?, 0.0, None)?;
+            let a = DeviceMatrix::new(dy, [rows, outputs], false);
+            let b = DeviceMatrix::new(within(w, &part.w)?, [outputs, inputs], false);
+            vendor::matmul(queue, DType::F32, (a, b), f32s(within(dx.all(), &part.x)?), None)?;
         }
         let [[_, rest], [_, end]] = ends(&parts, dx.all(), dy.all())?;
         Ok(queue.copy(rest, end)?)

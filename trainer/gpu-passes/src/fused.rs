@@ -1,7 +1,7 @@
 //! The layers that are computed together with others, as [`super::fusion`] finds them.
 
 use super::backward::{gone, halves, stats};
-use super::fusion::{Fusion, fusions};
+use super::fusion::{Fusion, fusions, logits_apart};
 use super::passes::{PassContext, Passes};
 use crate::Result;
 use allfold_cuda::{Memory, Slice, launch};
@@ -10,10 +10,11 @@ use allfold_networks::layers::LayerOperation;
 use std::sync::Arc;
 
 impl Passes {
-    /// Fuses batch norms with the rectifiers behind them in training. The rank must hold all parameters during a whole pass, and must
-    /// run all layers.
-    pub fn fuse(&mut self) {
+    /// Fuses layers in training, and aligns the rows of logits if `aligns` is true. The rank must hold all parameters during a whole pass,
+    /// and must run all layers.
+    pub fn fuse(&mut self, aligns: bool) {
         self.fusions = fusions(&self.network, &self.operations, &self.precision);
+        self.apart = if aligns { logits_apart(&self.operations, &self.precision) } else { 0 };
     }
 
     /// The launch of batch norm `norm`.
@@ -26,7 +27,7 @@ impl Passes {
         }
     }
 
-    /// Weight and bias of batch norm `norm`.
+    /// Weight and bias of batch or layer norm `norm`.
     pub(crate) fn norm_params<'w>(
         &self,
         norm: usize,
@@ -93,6 +94,25 @@ impl Passes {
             None => self.first_grad(l)?,
         };
         self.accumulate_grad(self.network.from(l)[0], (self.precision.act(l + 1), dx), with)
+    }
+
+    /// Computes layer norm `l` of the residual sum before it, and the sum.
+    pub(crate) fn forward_sum_norm(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
+        let (n, queue, LayerOperation::LayerNorm { rows, width, eps }) =
+            (with.n, with.queue, &self.operations[l])
+        else {
+            return Err(gone(&self.network.names()[l]));
+        };
+        let s = self.layer_norm_launch(l, n * rows, *width, *eps as f32);
+        let [first, second] = [0, 1].map(|nth| self.act(self.network.from(l - 1)[nth], n));
+        let (sum, y) =
+            (self.fresh(l, s.rows * width, queue)?, queue.memory(s.rows * width * s.output.size())?);
+        let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
+        let (x, saved) = ((first?, Some((second?, sum.all()))), (means.all(), rs.all()));
+        launch::layer_norm(queue, &s, x, self.norm_params(l, with)?, saved, y.all())?;
+        self.slot.saved[l] = vec![means, rs];
+        (self.slot.acts[l], self.slot.acts[l + 1]) = (Some(Arc::new(sum)), Some(Arc::new(y)));
+        Ok(())
     }
 
     /// Computes the residual sum `l` of `x` and its second input. A sum in f32 reads a narrower summand as it is.

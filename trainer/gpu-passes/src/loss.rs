@@ -30,6 +30,7 @@ impl Passes {
                 LossKind::CrossEntropy => launch::cross_entropy,
                 LossKind::Mse => launch::mse,
             };
+            let logits = (logits, self.network.classes());
             by(with.queue, dtype, logits, labels, divisor, into.0, into.1)?;
         }
         self.slot.act_grads[last] = dx.map(Arc::new);
@@ -40,7 +41,7 @@ impl Passes {
     pub fn hits(&self, with: &mut PassContext<'_, '_>, hits: Slice<'_>) -> Result<()> {
         let ((dtype, logits), labels) = (self.logits(with.n)?, self.labels_of(with.n)?);
         let Some(classes) = self.class_part() else {
-            launch::correct(with.queue, dtype, logits, labels, hits)?;
+            launch::correct(with.queue, dtype, (logits, self.network.classes()), labels, hits)?;
             return Ok(());
         };
         let best = with.queue.memory(2 * hits.len())?;

@@ -57,6 +57,8 @@ pub struct Passes {
     counts: BackwardCounts,
     /// How each layer takes part in a fused computation.
     pub(crate) fusions: Vec<Fusion>,
+    /// The distance of rows of logits in elements, if it is not the number of classes; otherwise 0.
+    pub(crate) apart: usize,
     /// For each layer: whether its forward pass runs again in the backward pass.
     runs_again: Vec<bool>,
     /// The micro-batch that the passes work on, and its number among the slots.
@@ -98,6 +100,7 @@ impl Passes {
             runs_again: (0..operations.len()).map(|l| again.contains(&Phase::Recompute(l))).collect(),
             slot: SlotTensors::new(operations.len(), queue)?,
             fusions: vec![Fusion::Alone; operations.len()],
+            apart: 0,
             at: 0,
             others: Vec::new(),
             operations,
@@ -181,7 +184,9 @@ impl Passes {
             Phase::SyncForward(l) => self.sums(l, with)?,
             Phase::Forward(l) => {
                 match self.fusions[l] {
-                    Fusion::Sum => {}
+                    Fusion::Sum | Fusion::Gelu | Fusion::BeforeNorm => {}
+                    Fusion::AfterSum => self.forward_sum_norm(l, with)?,
+                    Fusion::BeforeGelu => self.forward_gelu(l, with)?,
                     Fusion::Relu { norm, other } => self.forward_fused(l, (norm, other), with)?,
                     _ => self.forward_layer(l, with, true)?,
                 }
@@ -192,6 +197,7 @@ impl Passes {
             Phase::SyncBackward(l) => self.sums_back(l, with)?,
             Phase::InputGrad(l) => match self.fusions[l] {
                 Fusion::Relu { norm, other } => self.fused_relu_back(l, (norm, other), with)?,
+                Fusion::Gelu => {}
                 _ => self.layer_input(l, with)?,
             },
             Phase::Loss | Phase::Ready(_) => {}
@@ -311,7 +317,10 @@ impl Passes {
         }
         // Where ranks share the positions of an output, its parts have all positions before they are summed.
         let layer = &self.network.layers()[l];
-        let [own, all] = [layer.outputs(), layer.gradient_len()].map(|each| with.n * each);
+        let [own, all] = match self.logits_apart(l) {
+            0 => [layer.outputs(), layer.gradient_len()].map(|each| with.n * each),
+            apart => [with.n * self.network.rows() * apart; 2],
+        };
         let is_inside = train && matches!(self.fusions[l], Fusion::Norm { .. });
         let y = with.queue.memory(if is_inside { 0 } else { all * self.precision.acts[l + 1].size() })?;
         let summed = if own < all { Some(self.fresh(l, own, with.queue)?) } else { None };
@@ -350,7 +359,7 @@ impl Passes {
         match &self.operations[l] {
             LayerOperation::Linear { .. }
             | LayerOperation::ColumnParallel { .. }
-            | LayerOperation::RowParallel { .. } => self.forward_linear(l, with, y)?,
+            | LayerOperation::RowParallel { .. } => self.forward_linear(l, with, y, None)?,
             LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
@@ -364,7 +373,7 @@ impl Passes {
                 let s = self.layer_norm_launch(l, n * rows, *width, *eps as f32);
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
-                launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
+                launch::layer_norm(queue, &s, (x, None), wb, (means.all(), rs.all()), y.all())?;
                 saved.extend([means, rs]);
             }
             LayerOperation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),

@@ -32,6 +32,8 @@ pub struct SlotTensors {
     pub act_grads: Vec<Option<Arc<Memory>>>,
     /// For outputs of fused rectifiers: a second gradient, which is added where the gradient is read.
     pub(crate) second_grads: Vec<Option<Arc<Memory>>>,
+    /// For residual sums before a layer norm: the sum's gradient in the type of the narrow summand.
+    pub(crate) thin_grads: Vec<Option<Arc<Memory>>>,
     /// For each batch norm: the partial sums of its parameters' gradients, if its gradient was computed with them.
     pub(crate) sums: Vec<Option<Memory>>,
     left: BackwardCounts,
@@ -77,6 +79,7 @@ impl SlotTensors {
             saved: (0..layers).map(|_| Vec::new()).collect(),
             act_grads: vec![None; layers + 1],
             second_grads: vec![None; layers + 1],
+            thin_grads: vec![None; layers + 1],
             sums: (0..layers).map(|_| None).collect(),
             left: BackwardCounts::default(),
         })
@@ -89,6 +92,7 @@ impl SlotTensors {
         self.saved.iter_mut().for_each(Vec::clear);
         self.act_grads.fill(None);
         self.second_grads.fill(None);
+        self.thin_grads.fill(None);
         self.sums.iter_mut().for_each(|sums| *sums = None);
         self.left.clone_from(counts);
     }

@@ -9,8 +9,8 @@ use crate::engine::part_of;
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, ParamLayout, Result};
 use allfold_collectives::ReduceOp;
-use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule};
-use allfold_cuda::{Memory, Queue, Slice};
+use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, StepReads};
+use allfold_cuda::{Memory, Queue};
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::nn::Float;
@@ -133,25 +133,31 @@ impl DeviceOptimiser {
 
     /// If ranks share parameters and the optimiser needs the norms of whole ones, queues their computation. `holders`: the ranks
     /// that update parameters, of which each must call it.
-    pub fn share_norms(&self, factor: f32, queue: &Queue, holders: &mut DeviceGroup<'_>) -> Result<()> {
+    pub fn share_norms(
+        &self,
+        factor: f32,
+        reads: StepReads<'_>,
+        queue: &Queue,
+        holders: &mut DeviceGroup<'_>,
+    ) -> Result<()> {
         let Some(totals) = &self.totals else { return Ok(()) };
         queue.fill(totals.all(), 0)?;
         for table in &self.tables {
             if let Some(norms) = table.norms(Some(totals)) {
-                launch::lars_norms(queue, &table.params, factor, norms)?;
+                launch::lars_norms(queue, &table.params, factor, norms, reads)?;
             }
         }
         holders.all_reduce(queue, DType::F64, ReduceOp::Sum, totals.all())?;
         Ok(holders.join(queue)?)
     }
 
-    /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` scales gradients.
+    /// Queues a step by what it `reads` on the device when it runs. `factor` scales gradients.
     pub fn step(
         &self,
         config: &Config,
         lr: f64,
         factor: f32,
-        skip: Option<Slice<'_>>,
+        reads: StepReads<'_>,
         queue: &Queue,
     ) -> Result<()> {
         for table in &self.tables {
@@ -166,14 +172,14 @@ impl DeviceOptimiser {
                         first: u32::from(self.steps == 0),
                         nesterov: u32::from(config.optimiser.nesterov),
                     };
-                    launch::sgd(queue, params, rule, skip)?;
+                    launch::sgd(queue, params, rule, reads)?;
                 }
                 Kind::Adam { decoupled } => {
                     let (betas, decay) =
                         ((config.optimiser.beta1, config.optimiser.beta2), config.optimiser.weight_decay);
                     let rule =
                         AdamRule::new(self.steps + 1, lr, betas, config.optimiser.eps, decay, decoupled);
-                    launch::adam(queue, params, AdamRule { factor, ..rule }, skip)?;
+                    launch::adam(queue, params, AdamRule { factor, ..rule }, reads)?;
                 }
                 Kind::Lars => {
                     let (decay, trust, momentum) = (
@@ -183,7 +189,7 @@ impl DeviceOptimiser {
                     );
                     let own = u32::from(table.apart);
                     let rule = LarsRule { lr, decay, trust, momentum, factor, own, unused: 0 };
-                    launch::lars(queue, params, rule, table.norms(self.totals.as_ref()), skip)?;
+                    launch::lars(queue, params, rule, table.norms(self.totals.as_ref()), reads)?;
                 }
             }
         }

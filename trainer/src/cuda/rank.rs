@@ -243,9 +243,9 @@ impl RankEngine for GpuWorker<'_> {
         match limit > 0.0 {
             true => {
                 self.clip(limit, inverse)?;
-                self.step_optimiser(if scaled { 1.0 } else { inverse })
+                self.step_optimiser(if scaled { 1.0 } else { inverse }, true)
             }
-            false => self.step_optimiser(inverse),
+            false => self.step_optimiser(inverse, false),
         }
     }
 }
@@ -381,7 +381,8 @@ impl GpuWorker<'_> {
         Ok(self.queue.write(self.squares.all().part(0, 8)?, &sum)?)
     }
 
-    /// Bounds the norm of all gradients of all ranks by `limit`; with a loss scale, multiplies the gradients by `inverse` before.
+    /// Computes the factor that bounds the norm of all gradients of all ranks by `limit`, for the optimiser's step; with a loss scale,
+    /// multiplies the gradients by `inverse` before.
     fn clip(&mut self, limit: f64, inverse: f32) -> Result<()> {
         let shared = self.is_sharded();
         self.queue.fill(self.squares.all(), 0)?;
@@ -417,12 +418,8 @@ impl GpuWorker<'_> {
             self.groups.world.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;
             self.groups.world.join(&self.queue)?;
         }
-        let norm = self.report.all().part(4 * (self.micros + 1), 4)?;
-        for unit in &self.weights.units {
-            if let Some(grads) = unit.reduced_grad()? {
-                launch::clip(&self.queue, grads, self.squares.all(), limit, norm)?;
-            }
-        }
+        let out = self.report.all().part(4 * (self.micros + 1), 8)?;
+        launch::clip(&self.queue, self.squares.all(), limit, out)?;
         Ok(())
     }
 }

@@ -26,6 +26,7 @@ use crate::optim::Optimiser;
 use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Rank};
+use allfold_cuda::launch::StepReads;
 use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
 use allfold_gpu_passes::Passes;
 use allfold_kernels::DType;
@@ -81,7 +82,8 @@ pub(super) struct GpuWorker<'a> {
     pub captures: Captures,
     /// The loss of each row of a micro-batch.
     pub losses: Memory,
-    /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients.
+    /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients and the
+    /// factor that clips them.
     pub report: Memory,
     /// On a server, for each worker: the units whose gradients are expected of the worker.
     pub expected: Vec<Vec<usize>>,
@@ -112,7 +114,8 @@ impl<'a> GpuWorker<'a> {
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
         // Gradients inside a fused computation are not those that another stage or rank would be sent.
         if mesh.pipeline == 1 && place.units.iter().all(|unit| unit.keep != Keep::Sharded) {
-            passes.fuse();
+            // Logits that ranks send each other have no elements between rows.
+            passes.fuse(!place.is_led);
         }
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let own = batch_of(config, &mesh, rank);
@@ -131,7 +134,7 @@ impl<'a> GpuWorker<'a> {
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let stage = || Ok::<_, Error>([fresh(most * inputs)?, fresh(most * rows)?]);
-        let report = zeroed(&queue, 4 * (micros + 2))?;
+        let report = zeroed(&queue, 4 * (micros + 3))?;
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
@@ -401,14 +404,16 @@ impl<'a> GpuWorker<'a> {
     }
 
     /// Queues the optimiser's step, which changes nothing if the flag of a non-finite gradient is set on the device. `factor` scales
-    /// gradients.
-    pub fn step_optimiser(&mut self, factor: f32) -> Result<()> {
-        let GpuWorker { optimiser, queue, groups, .. } = self;
+    /// gradients, and so does the factor of clipping if they are `clipped`.
+    pub fn step_optimiser(&mut self, factor: f32, clipped: bool) -> Result<()> {
+        let GpuWorker { optimiser, queue, groups, report, micros, .. } = self;
+        let part = |number: usize| report.all().part(4 * (*micros + number), 4);
+        let skip = if self.step.scaled { Some(part(0)?) } else { None };
+        let reads = StepReads { skip, factor: if clipped { Some(part(2)?) } else { None } };
         let holders = if self.place.mesh.servers > 0 { groups.data() } else { &mut groups.world };
-        optimiser.as_ref().ok_or_else(unallocated)?.share_norms(factor, queue, holders)?;
-        let skip = if self.step.scaled { Some(self.flag()?) } else { None };
-        let optimiser = self.optimiser.as_ref().ok_or_else(unallocated)?;
-        optimiser.step(self.config, self.step.input.lr, factor, skip, &self.queue)
+        let optimiser = optimiser.as_ref().ok_or_else(unallocated)?;
+        optimiser.share_norms(factor, reads, queue, holders)?;
+        optimiser.step(self.config, self.step.input.lr, factor, reads, queue)
     }
 
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {

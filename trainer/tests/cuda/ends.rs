@@ -156,6 +156,26 @@ fn a_rank_that_goes_is_missed_by_those_that_share_with_it() {
     }
 }
 
+/// The kernels of several communicators of ranks on one GPU would wait for each other, so strategies with several are refused.
+#[test]
+fn several_communicators_of_nccl_on_one_gpu_are_refused() {
+    for (strategy, refused) in [("tensor", true), ("zero2", false)] {
+        let options = ShimOptions { devices: 2, one_gpu: true, ..ShimOptions::default() };
+        let machine = Shim::with(options).unwrap();
+        stand_in(&machine, StandIn { shares: true, ..StandIn::default() });
+        let config = config("nccl").with(|c| c.strategy = strategy.into());
+        let ends = World::threads(2).deadline(DEADLINE).run(|comm| {
+            let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
+            let made = Replica::new(&config, SampleForm::new((1, 8, 8), 10), &comm, within);
+            Ok::<_, Error>(made.err().map(|error| error.to_string()))
+        });
+        for end in ends.unwrap() {
+            let told = end.as_deref().is_some_and(|error| error.contains("several communicators of NCCL"));
+            assert_eq!(told, refused, "{strategy}: {end:?}");
+        }
+    }
+}
+
 /// Defect 5: a wait in the driver for a sum that never ends. The shim reports an error instead of hanging.
 #[test]
 fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {

@@ -21,6 +21,7 @@ use contexts::Contexts;
 use cudarc::driver::{result, sys};
 use numbered::{Handle, Numbered, lock};
 use staging::Ring;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// A stream of a device, and the staging ring of its small copies from the host.
@@ -37,6 +38,8 @@ pub struct Gpu {
     streams: Numbered<Arc<OwnStream>>,
     events: Numbered<(usize, Handle<sys::CUevent>)>,
     graphs: Numbered<(usize, Handle<sys::CUgraphExec>)>,
+    /// The number of captures under way. While there is none, no stream needs to be asked, which every call of NCCL would do.
+    captures: AtomicUsize,
 }
 
 impl Gpu {
@@ -47,8 +50,8 @@ impl Gpu {
     pub fn open() -> Result<Arc<dyn CudaMachine>> {
         let devices = probe()?.devices;
         let contexts = Contexts::of_process(devices.len());
-        let (streams, events, graphs) = Default::default();
-        let gpu = Gpu { devices, contexts, streams, events, graphs };
+        let (streams, events, graphs, captures) = Default::default();
+        let gpu = Gpu { devices, contexts, streams, events, graphs, captures };
         if gpu.seeded(14) {
             (0..gpu.devices.len()).try_for_each(|device| gpu.enter(device))?;
         }
@@ -369,11 +372,17 @@ impl CudaMachine for Gpu {
         // Relaxed mode allows loading a kernel, at its first launch, during the capture; the loading is not part of the graph.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
-        driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })
+        driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })?;
+        self.captures.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn captures(&self, stream: CudaStream) -> Result<bool> {
         let stream = self.at(stream)?;
+        // A thread whose stream joins a capture has seen the event by which it joins, and with it this count.
+        if self.captures.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
         // SAFETY: the stream is live.
         let status = driver("query a stream", unsafe { result::stream::is_capturing(stream) })?;
         Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
@@ -383,7 +392,9 @@ impl CudaMachine for Gpu {
         let device = self.own(stream)?.device;
         let stream = self.at(stream)?;
         // SAFETY: the stream is live and its capture was begun.
-        let graph = driver("end a capture", unsafe { result::stream::end_capture(stream) })?;
+        let ended = driver("end a capture", unsafe { result::stream::end_capture(stream) });
+        self.captures.fetch_sub(1, Ordering::Relaxed);
+        let graph = ended?;
         let plain = sys::CUgraphInstantiate_flags(0);
         // SAFETY: the graph is the driver's, and is destroyed once, after it was instantiated.
         let made = unsafe {

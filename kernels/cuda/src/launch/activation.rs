@@ -1,5 +1,6 @@
 //! Activations and their gradients, residual sums and biases: element by element, but the gradient of a bias is a sum.
 
+use super::layer_norm::column_sums;
 use super::{Moved, blocks, holds, run, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -144,12 +145,6 @@ pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plan
     };
     let kernel = Kernel::typed(Family::Activation, stem, dtype);
     run(queue, kernel, [wide, slices, 1], arguments.writes(parts.all()))?;
-    let arguments = Arguments::new().reads(parts.all()).with(slices).with(columns).writes(db);
-    run(
-        queue,
-        Kernel::plain(Family::LayerNorm, "column_sums"),
-        [blocks(queue, columns, 1), 1, 1],
-        arguments,
-    )?;
+    column_sums(queue, (parts.all(), slices), columns, db)?;
     Ok(dy.len() as u64)
 }

@@ -67,7 +67,7 @@ pub fn embedding(
     Ok(2 * y.len() as u64)
 }
 
-/// Replaces the gradients of both tables; each row is summed in the order of the tokens.
+/// Replaces the gradients of both tables, or adds to that of the first if `adds` is true; each row is summed in the order of the tokens.
 ///
 /// # Errors
 /// A buffer of the wrong length.
@@ -77,19 +77,23 @@ pub fn embedding_back(
     tokens: Slice<'_>,
     dy: Slice<'_>,
     (dtable, dplaces): (Slice<'_>, Option<Slice<'_>>),
+    adds: bool,
 ) -> Result<Moved> {
     let n = s.checks(dtable, tokens, dplaces, dy)?;
     if s.columns == 0 {
         return Ok(0);
     }
-    queue.fill(dtable, 0)?;
+    if !adds {
+        queue.fill(dtable, 0)?;
+    }
     if n > 0 {
         let arguments = Arguments::new().reads(tokens).reads(dy);
         let arguments = arguments.with(s.part_from.unwrap_or(0)).with(s.vocabulary as u64);
-        let arguments = arguments.with(s.columns as u64).with(n);
+        let arguments = arguments.with(s.columns as u64).with(n).with(u32::from(adds));
         let kernel = Kernel::typed(Family::Embedding, "embedding_back", s.dtype);
         let grid = [blocks(queue, n * 256, 1), 1, 1];
-        run(queue, kernel, grid, arguments.writes(dtable))?;
+        let arguments = if adds { arguments.updates(dtable) } else { arguments.writes(dtable) };
+        run(queue, kernel, grid, arguments)?;
     }
     if let Some(dplaces) = dplaces {
         let arguments = Arguments::new().reads(dy).with(s.columns as u64).with(s.length as u64).with(n);

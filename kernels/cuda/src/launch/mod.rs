@@ -29,13 +29,15 @@ pub use dropout::{DropoutLaunch, dropout};
 pub use embedding::{EmbeddingLaunch, embedding, embedding_back};
 pub use experts::MixtureLaunch;
 pub use fused::{BufferTree, Trees, Uploaded, fused, fused_balanced};
-pub use layer_norm::{LayerNormLaunch, layer_norm, layer_norm_back};
+pub use layer_norm::{InputGradient, LayerNormLaunch, layer_norm, layer_norm_back};
 pub use loss::{correct, cross_entropy, mean, mse};
 pub use norm::{clip, squares};
-pub use optim::{AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, adam, lars, lars_norms, sgd};
+pub use optim::{
+    AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, StepReads, adam, lars, lars_norms, sgd,
+};
 pub use pool::{PoolLaunch, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
 pub(crate) use product::bias_size;
-pub use product::{Conv, DeviceMatrix, conv, conv_input, conv_weight, matmul, restride};
+pub use product::{Conv, DeviceMatrix, ProductOutput, conv, conv_input, conv_weight, matmul, restride};
 pub use reduce::{divide, reduce};
 pub use rows::{RowStrides, RowsLaunch, rows, rows_round, rows_sum};
 pub use split_loss::{ClassPart, class_hits};

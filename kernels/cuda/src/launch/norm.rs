@@ -1,6 +1,6 @@
-//! The norm of gradients, and clipping by it.
+//! The norm of gradients, and the factor that clips them.
 
-use super::{Moved, blocks, holds, run};
+use super::{Moved, holds, run};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
 /// Writes the sums of squares of f32 values in as many parts as `parts` has elements (f64, at least 1), in a fixed order.
@@ -17,16 +17,14 @@ pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
     Ok(x.len() as u64)
 }
 
-/// Scales `x` so that the common norm is at most `limit`; `parts` holds the [`squares`] of all values under that norm. `norm` (f32)
-/// receives the norm before clipping. A NaN norm makes all of `x` NaN.
+/// Writes to `out` (two f32) the norm of all values of which `parts` holds the [`squares`], and the factor that makes it at most `limit`:
+/// the factor of a step, [`super::StepReads`]. The factor of a NaN norm is NaN.
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn clip(queue: &Queue, x: Slice<'_>, parts: Slice<'_>, limit: f64, norm: Slice<'_>) -> Result<Moved> {
-    holds("a norm", norm, 1, 4)?;
-    let (n, slices) = (x.elements(4)?, parts.elements(8)? as u32);
-    let arguments = Arguments::new().updates(x).with(n).reads(parts).with(slices);
-    let arguments = arguments.with(limit).writes(norm);
-    run(queue, Kernel::plain(Family::Norm, "clip"), [blocks(queue, n, 4), 1, 1], arguments)?;
-    Ok(2 * x.len() as u64)
+pub fn clip(queue: &Queue, parts: Slice<'_>, limit: f64, out: Slice<'_>) -> Result<Moved> {
+    holds("a norm and its factor", out, 2, 4)?;
+    let arguments = Arguments::new().reads(parts).with(parts.elements(8)? as u32).with(limit).writes(out);
+    run(queue, Kernel::plain(Family::Norm, "clip"), [1, 1, 1], arguments)?;
+    Ok((parts.len() + out.len()) as u64)
 }

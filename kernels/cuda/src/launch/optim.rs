@@ -120,6 +120,24 @@ pub struct Param<'a> {
     pub v: Option<Slice<'a>>,
 }
 
+/// What a step reads on the device when it runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepReads<'a> {
+    /// A flag (u32): if it is not 0, nothing changes.
+    pub skip: Option<Slice<'a>>,
+    /// A factor (f32) by which the rule's factor on gradients is multiplied.
+    pub factor: Option<Slice<'a>>,
+}
+
+impl StepReads<'_> {
+    /// Adds both as the last arguments of a kernel.
+    fn add(self, arguments: Arguments) -> Result<Arguments> {
+        self.skip.map_or(Ok(()), |skip| holds("the flag", skip, 1, 4))?;
+        self.factor.map_or(Ok(()), |factor| holds("the factor", factor, 1, 4))?;
+        Ok(reads_if(reads_if(arguments, self.skip), self.factor))
+    }
+}
+
 /// The role of a slice of a [`Param`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
@@ -226,10 +244,7 @@ impl<'a> Params<'a> {
         tables.notes(self.ranges.iter().filter_map(|range| Some(range.access(write(range.role)?))))
     }
 
-    fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, skip: Option<Slice<'_>>) -> Result<Moved> {
-        if let Some(skip) = skip {
-            holds("the flag", skip, 1, 4)?;
-        }
+    fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, reads: StepReads<'_>) -> Result<Moved> {
         if self.jobs == 0 {
             return Ok(0);
         }
@@ -238,32 +253,32 @@ impl<'a> Params<'a> {
         let read = read.filter(|range| range.role != Role::Param || self.dtype == DType::F32);
         let arguments =
             self.tables(|role| Some(role != Role::Grad)).notes(read.map(|range| range.access(false)));
-        let arguments = reads_if(arguments.with(rule), skip);
+        let arguments = reads.add(arguments.with(rule))?;
         run(queue, Kernel::typed(Family::Optim, stem, self.dtype), [self.jobs, 1, 1], arguments)?;
         Ok(self.bytes)
     }
 }
 
-/// A step of stochastic gradient descent, bitwise equal to the CPU's. If `skip` is nonzero on the device, nothing changes.
+/// A step of stochastic gradient descent, bitwise equal to the CPU's.
 ///
 /// # Errors
 /// [`Error::Argument`] for momentum without a velocity.
-pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, skip: Option<Slice<'_>>) -> Result<Moved> {
+pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, reads: StepReads<'_>) -> Result<Moved> {
     if rule.momentum != 0.0 && !params.whole.0 {
         return Err(Error::Argument("momentum needs a velocity for every parameter".into()));
     }
-    params.step(queue, "sgd", rule, skip)
+    params.step(queue, "sgd", rule, reads)
 }
 
-/// A step of Adam or AdamW, bitwise equal to the CPU's. If `skip` is nonzero on the device, nothing changes.
+/// A step of Adam or AdamW, bitwise equal to the CPU's.
 ///
 /// # Errors
 /// [`Error::Argument`] without both moments.
-pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, skip: Option<Slice<'_>>) -> Result<Moved> {
+pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, reads: StepReads<'_>) -> Result<Moved> {
     if !params.whole.1 {
         return Err(Error::Argument("Adam needs both moments of every parameter".into()));
     }
-    params.step(queue, "adam", rule, skip)
+    params.step(queue, "adam", rule, reads)
 }
 
 /// The norms of a network's parameters, where ranks have parts of them.
@@ -287,32 +302,38 @@ impl LarsNorms<'_> {
     }
 }
 
-fn lars_sums(queue: &Queue, params: &Params<'_>, factor: f32) -> Result<Memory> {
+fn lars_sums(queue: &Queue, params: &Params<'_>, factor: f32, by: Option<Slice<'_>>) -> Result<Memory> {
     let sums = queue.memory(16 * params.jobs as usize)?;
     let read = |role| matches!(role, Role::Param | Role::Grad | Role::Master).then_some(false);
-    let arguments = params.tables(read).with(factor).writes(sums.all());
+    let arguments = reads_if(params.tables(read).with(factor), by).writes(sums.all());
     let kernel = Kernel::typed(Family::Optim, "lars_norms", params.dtype);
     run(queue, kernel, [params.jobs, 1, 1], arguments)?;
     Ok(sums)
 }
 
-/// Writes the sums of squares of this rank's elements that count to the totals; `factor` scales gradients. The totals of other parameters
-/// are not written.
+/// Writes the sums of squares of this rank's elements that count to the totals; `factor` scales gradients, and so does that of
+/// `reads`. The totals of other parameters are not written.
 ///
 /// # Errors
 /// [`Error::Argument`] for a buffer of the wrong length.
-pub fn lars_norms(queue: &Queue, params: &Params<'_>, factor: f32, norms: LarsNorms<'_>) -> Result<Moved> {
+pub fn lars_norms(
+    queue: &Queue,
+    params: &Params<'_>,
+    factor: f32,
+    norms: LarsNorms<'_>,
+    reads: StepReads<'_>,
+) -> Result<Moved> {
     norms.fit(params)?;
     if params.jobs == 0 {
         return Ok(0);
     }
-    let sums = lars_sums(queue, params, factor)?;
+    let sums = lars_sums(queue, params, factor, reads.factor)?;
     let arguments = params.tables(|_| None).reads(sums.all()).reads(norms.numbers).writes(norms.totals);
     run(queue, Kernel::plain(Family::Optim, "lars_totals"), [params.jobs, 1, 1], arguments)?;
     Ok(params.bytes)
 }
 
-/// A step of LARS; norms are summed in f64, in a fixed order, or are those of `norms`. If `skip` is nonzero on the device, nothing changes.
+/// A step of LARS; norms are summed in f64, in a fixed order, or are those of `norms`.
 ///
 /// # Errors
 /// [`Error::Argument`] without a velocity.
@@ -321,13 +342,10 @@ pub fn lars(
     params: &Params<'_>,
     rule: LarsRule,
     norms: Option<LarsNorms<'_>>,
-    skip: Option<Slice<'_>>,
+    reads: StepReads<'_>,
 ) -> Result<Moved> {
     if !params.whole.0 {
         return Err(Error::Argument("LARS needs a velocity for every parameter".into()));
-    }
-    if let Some(skip) = skip {
-        holds("the flag", skip, 1, 4)?;
     }
     if let Some(norms) = norms {
         norms.fit(params)?;
@@ -335,12 +353,13 @@ pub fn lars(
     if params.jobs == 0 {
         return Ok(0);
     }
-    let sums = if norms.is_none() { Some(lars_sums(queue, params, rule.factor)?) } else { None };
+    let own = norms.is_none().then(|| lars_sums(queue, params, rule.factor, reads.factor));
+    let sums = own.transpose()?;
     let arguments = params.tables(|role| (role != Role::First).then_some(role != Role::Grad)).with(rule);
     let arguments = reads_if(arguments, sums.as_ref().map(Memory::all));
     let arguments =
         reads_if(reads_if(arguments, norms.map(|norms| norms.totals)), norms.map(|norms| norms.numbers));
     let kernel = Kernel::typed(Family::Optim, "lars", params.dtype);
-    run(queue, kernel, [params.jobs, 1, 1], reads_if(arguments, skip))?;
+    run(queue, kernel, [params.jobs, 1, 1], reads.add(arguments)?)?;
     Ok(2 * params.bytes)
 }

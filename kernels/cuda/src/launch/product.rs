@@ -16,11 +16,64 @@ pub struct DeviceMatrix<'a> {
     pub columns: usize,
     /// Whether the memory holds the transpose, `columns` by `rows`.
     pub transposed: bool,
+    /// The distance in elements of the rows that the memory holds, if there are zeros between them; otherwise 0.
+    pub apart: usize,
 }
 
-impl DeviceMatrix<'_> {
+impl<'a> DeviceMatrix<'a> {
+    /// A matrix of `rows` and `columns` as the product uses them, whose rows in memory are adjacent.
+    pub fn new(data: Slice<'a>, [rows, columns]: [usize; 2], transposed: bool) -> DeviceMatrix<'a> {
+        DeviceMatrix { data, rows, columns, transposed, apart: 0 }
+    }
+
+    /// The rows and columns that the memory holds, and the distance of its rows.
+    pub(crate) fn stored(&self) -> (usize, usize, usize) {
+        let (rows, columns) =
+            if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) };
+        (rows, columns, self.apart.max(columns))
+    }
+
+    /// Checks the length of the memory.
+    pub(crate) fn check(&self, dtype: DType) -> Result<()> {
+        let (rows, _, apart) = self.stored();
+        holds("a matrix", self.data, (rows * apart) as u64, dtype.size())
+    }
+
     fn strides(&self) -> (u64, u64) {
-        if self.transposed { (1, self.rows as u64) } else { (self.columns as u64, 1) }
+        let apart = self.stored().2 as u64;
+        if self.transposed { (1, apart) } else { (apart, 1) }
+    }
+}
+
+/// The memory of a product, row by row.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductOutput<'a> {
+    /// The elements.
+    pub data: Slice<'a>,
+    /// The element type: that of the operands, or f32.
+    pub dtype: DType,
+    /// The distance of rows in elements, if they are not adjacent; otherwise 0.
+    pub apart: usize,
+    /// The share of what the memory holds that is added to the product.
+    pub keep: f32,
+}
+
+impl<'a> ProductOutput<'a> {
+    /// Adjacent rows that are replaced.
+    pub fn new(data: Slice<'a>, dtype: DType) -> ProductOutput<'a> {
+        ProductOutput { data, dtype, apart: 0, keep: 0.0 }
+    }
+
+    /// Checks type and length against those of a product of `m` rows and `n` columns; returns the distance of rows.
+    pub(crate) fn check(&self, dtype: DType, (m, n): (usize, usize)) -> Result<usize> {
+        let apart = self.apart.max(n);
+        if self.dtype != dtype && self.dtype != DType::F32 {
+            return Err(Error::Argument(format!(
+                "a product of {dtype} is of {dtype} or f32, not {}",
+                self.dtype
+            )));
+        }
+        holds("a product", self.data, (m * apart) as u64, self.dtype.size()).map(|()| apart)
     }
 }
 
@@ -76,10 +129,8 @@ pub(crate) fn bias_size(dtype: DType, bias: Slice<'_>, n: usize) -> usize {
 pub fn matmul(
     queue: &Queue,
     dtype: DType,
-    a: DeviceMatrix<'_>,
-    b: DeviceMatrix<'_>,
-    c: Slice<'_>,
-    keep: f32,
+    (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
+    c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
 ) -> Result<Moved> {
     trained(dtype)?;
@@ -90,14 +141,12 @@ pub fn matmul(
             b.rows
         )));
     }
-    for matrix in [a, b] {
-        holds("a matrix", matrix.data, (matrix.rows * matrix.columns) as u64, dtype.size())?;
-    }
-    holds("a product", c, (m * n) as u64, dtype.size())?;
+    [a, b].iter().try_for_each(|matrix| matrix.check(dtype))?;
+    let apart = c.check(dtype, (m, n))?;
     if let Some(bias) = bias {
         holds("a bias", bias, n as u64, bias_size(dtype, bias, n))?;
     }
-    if c.is_empty() {
+    if c.data.is_empty() {
         return Ok(0);
     }
     let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
@@ -111,19 +160,20 @@ pub fn matmul(
         a_column,
         b_row,
         b_column,
-        c_row: n64,
+        c_row: apart as u64,
         bias: bias_at,
-        keep,
+        keep: c.keep,
         narrow_bias: u32::from(bias.is_some_and(|bias| bias_size(dtype, bias, n) < 4)),
     };
     let grid = [small("columns", n.div_ceil(64))?, small("rows", m.div_ceil(64))?, 1];
     if grid[1] > 65_535 {
         return Err(Error::Argument(format!("the matrix has {m} rows; the kernel takes at most 4,194,240")));
     }
-    let arguments = Arguments::new().reads(a.data).reads(b.data).writes(c);
+    let arguments = Arguments::new().reads(a.data).reads(b.data).writes(c.data);
     let arguments = bias.iter().fold(arguments, |arguments, bias| arguments.touches(*bias, false));
-    run(queue, Kernel::typed(Family::Matmul, "matmul", dtype), grid, arguments.with(shape))?;
-    Ok((a.data.len() + b.data.len() + c.len()) as u64)
+    let stem = if c.dtype == dtype { "matmul" } else { "matmul_wide" };
+    run(queue, Kernel::typed(Family::Matmul, stem, dtype), grid, arguments.with(shape))?;
+    Ok((a.data.len() + b.data.len() + c.data.len()) as u64)
 }
 
 /// A convolution with square filters: x `[N, C, H, W]`, w `[K, C / G, R, R]`, y `[N, K, P, Q]`; channels last: x `[N, H, W, C]`,

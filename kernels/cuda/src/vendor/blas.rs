@@ -1,8 +1,9 @@
-//! cuBLASLt: matrix products, in f32 with the bias in the same call, by its fastest algorithm for each shape.
+//! cuBLASLt: matrix products, with bias, GELU or a bias's gradient in the same call, by its fastest algorithm for each shape.
 
 use super::cublas_lt::{CublasLt, cublas_lt};
+use super::epilogue::Epilogue;
 use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
-use crate::launch::{self, DeviceMatrix, Moved};
+use crate::launch::{self, DeviceMatrix, Moved, ProductOutput};
 use crate::libraries::CudaLibrary;
 use crate::{Error, Memory, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -28,14 +29,16 @@ fn is_padded(dtype: DType, rows: usize, columns: usize) -> bool {
     dtype.size() == 2 && rows * columns >= COPIED
 }
 
-/// A product's m, n, k, two transposes, type, whether it adds to c, whether it adds a bias, and the operands' alignments.
-type Shape = (usize, usize, usize, bool, bool, DType, bool, bool, [u32; 3]);
+/// A product's m, n, k, two transposes, the types of operands and result, whether it adds to c, the number of its epilogue, and the
+/// operands' alignments.
+type Shape = (usize, usize, usize, bool, bool, [DType; 2], bool, i32, [u32; 3]);
 
 /// cuBLASLt on one device.
 pub(super) struct Blas {
     library: &'static CublasLt,
     handle: Mutex<Handle<sys::cublasLtHandle_t>>,
-    chosen: Mutex<BTreeMap<Shape, sys::cublasLtMatmulAlgo_t>>,
+    /// `None` for epilogues that the library does not compute.
+    chosen: Mutex<BTreeMap<Shape, Option<sys::cublasLtMatmulAlgo_t>>>,
 }
 
 /// Whether cuBLASLt can be loaded.
@@ -164,6 +167,9 @@ struct Call<'a> {
     operands: [*mut c_void; 2],
     /// The alignments of the operands and of the result, in bytes.
     aligned: [u32; 3],
+    shape: Shape,
+    /// The bytes of the result.
+    bytes: usize,
     keep: f32,
     queue: &'a Queue,
 }
@@ -181,12 +187,14 @@ impl<'a> Operand<'a> {
     /// `matrix` with the sides `wanted`, which are its own or larger; the added elements are zeros.
     fn new(queue: &Queue, dtype: DType, matrix: DeviceMatrix<'a>, wanted: (usize, usize)) -> Result<Self> {
         let stored = |(rows, columns)| if matrix.transposed { (columns, rows) } else { (rows, columns) };
-        let (own, sides) = (stored((matrix.rows, matrix.columns)), stored(wanted));
-        let stride = if is_padded(dtype, own.0, own.1) { sides.1.next_multiple_of(8) } else { sides.1 };
-        let copied = (sides.0, stride) != own;
+        let ((rows, columns, apart), sides) = (matrix.stored(), stored(wanted));
+        let stride = if is_padded(dtype, rows, columns) { sides.1.next_multiple_of(8) } else { sides.1 };
+        // Between rows that are apart there are zeros.
+        let stride = if apart > columns && apart >= sides.1 { apart } else { stride };
+        let copied = (sides.0, stride) != (rows, apart);
         let copy = copied.then(|| queue.memory(2 * sides.0 * stride)).transpose()?;
         if let Some(copy) = &copy {
-            launch::restride(queue, (matrix.data, own.1), (copy.all(), stride), own)?;
+            launch::restride(queue, (matrix.data, apart), (copy.all(), stride), (rows, columns))?;
         }
         Ok(Operand { matrix, copy, sides, stride })
     }
@@ -202,34 +210,37 @@ pub(super) fn padded(
     queue: &Queue,
     dtype: DType,
     (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
-    c: Slice<'_>,
-    keep: f32,
+    c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
-    product: impl FnOnce([&Operand<'_>; 2], (usize, usize), Slice<'_>, Option<Slice<'_>>) -> Result<()>,
+    product: impl FnOnce([&Operand<'_>; 2], (usize, usize), ProductOutput<'_>, Option<Slice<'_>>) -> Result<()>,
 ) -> Result<Moved> {
     let (m, n, k) = (a.rows, b.columns, a.columns);
-    launch::holds("a matrix", a.data, (m * k) as u64, dtype.size())?;
-    launch::holds("a matrix", b.data, (k * n) as u64, dtype.size())?;
-    launch::holds("a product", c, (m * n) as u64, dtype.size())?;
+    [a, b].iter().try_for_each(|matrix| matrix.check(dtype))?;
+    let apart = c.check(dtype, (m, n))?;
     let bias_size = |bias: Slice<'_>| launch::bias_size(dtype, bias, n);
     bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, bias_size(bias)))?;
-    // cuBLASLt takes only a bias of c's own type.
-    let inside = bias.filter(|bias| bias_size(*bias) == dtype.size());
-    // Zeros beyond k change no sum, and columns beyond n are not copied back.
+    // Zeros beyond k change no sum, and columns beyond n are not copied back, or lie between the rows of c.
     let side = |side: usize, pad: bool| if pad { side.next_multiple_of(8) } else { side };
-    let wide = side(n, keep == 0.0 && is_padded(dtype, m, n));
-    let deep = side(k, is_padded(dtype, m, k) || is_padded(dtype, k, n));
+    let spread = |apart: usize, columns: usize| dtype.size() == 2 && apart > columns;
+    let wide = side(n, c.keep == 0.0 && (spread(apart, n) || is_padded(c.dtype, m, n)));
+    // cuBLASLt takes only a bias of c's own type, with a value for every column.
+    let inside = bias.filter(|bias| bias_size(*bias) == c.dtype.size() && wide == n);
+    if bias.is_some() && inside.is_none() && apart > n {
+        let what = "a bias of another type is added to adjacent rows only";
+        return Err(Error::Argument(what.into()));
+    }
+    let deep = side(k, is_padded(dtype, m, k) || is_padded(dtype, k, n) || spread(a.apart, k));
     let (a, b) = (Operand::new(queue, dtype, a, (m, deep))?, Operand::new(queue, dtype, b, (deep, wide))?);
-    let copied_c = (wide != n).then(|| queue.memory(2 * m * wide)).transpose()?;
-    let into = copied_c.as_ref().map_or(c, Memory::all);
-    product([&a, &b], (m, wide), into, inside)?;
+    let copied_c = (wide > apart).then(|| queue.memory(2 * m * wide)).transpose()?;
+    let to = copied_c.as_ref().map_or(c, |copy| ProductOutput { data: copy.all(), apart: wide, ..c });
+    product([&a, &b], (m, wide), to, inside)?;
     if copied_c.is_some() {
-        launch::restride(queue, (into, wide), (c, n), (m, n))?;
+        launch::restride(queue, (to.data, wide), (c.data, apart), (m, n))?;
     }
     if let (Some(bias), None) = (bias, inside) {
-        launch::bias(queue, dtype, c, bias, 1)?;
+        launch::bias(queue, c.dtype, c.data, bias, 1)?;
     }
-    Ok((a.matrix.data.len() + b.matrix.data.len() + c.len()) as u64)
+    Ok((a.matrix.data.len() + b.matrix.data.len() + c.data.len()) as u64)
 }
 
 impl Blas {
@@ -250,25 +261,47 @@ impl Blas {
         queue: &Queue,
         dtype: DType,
         operands: (DeviceMatrix<'_>, DeviceMatrix<'_>),
-        c: Slice<'_>,
-        keep: f32,
+        c: ProductOutput<'_>,
         bias: Option<Slice<'_>>,
     ) -> Result<Moved> {
-        padded(queue, dtype, operands, c, keep, bias, |[a, b], (m, wide), into, bias| {
-            self.product(queue, dtype, [a, b], (m, wide), (into, keep), bias)
+        padded(queue, dtype, operands, c, bias, |[a, b], sides, to, bias| {
+            let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
+            let call = self.call(queue, dtype, [a, b], sides, to, epilogue)?;
+            let algorithm = self.algorithm(&call, || self.fastest(&call).map(Some))?;
+            let missing = || refused("multiply matrices", "no algorithm runs");
+            self.run(&call, &algorithm.ok_or_else(missing)?, to.data)
         })
     }
 
-    /// A product of operands as they lie in memory, to rows of `wide` elements.
-    fn product(
+    /// A product with an epilogue that not every version computes; `false` if it cannot, and then nothing is written.
+    pub fn fused(
         &self,
         queue: &Queue,
         dtype: DType,
+        (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
+        c: ProductOutput<'_>,
+        epilogue: Epilogue<'_>,
+    ) -> Result<bool> {
+        let sides = (a.rows, b.columns);
+        let [a, b] = [a, b].map(|matrix| Operand::new(queue, dtype, matrix, (matrix.rows, matrix.columns)));
+        let Ok(call) = self.call(queue, dtype, [&a?, &b?], sides, c, epilogue) else { return Ok(false) };
+        // A library that refuses the epilogue proposes no algorithm.
+        match self.algorithm(&call, || Ok(self.fastest(&call).ok()))? {
+            Some(algorithm) => self.run(&call, &algorithm, c.data).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Describes a product of operands as they lie in memory, to rows of `wide` elements.
+    fn call<'q>(
+        &self,
+        queue: &'q Queue,
+        dtype: DType,
         [a, b]: [&Operand<'_>; 2],
         (m, wide): (usize, usize),
-        (into, keep): (Slice<'_>, f32),
-        bias: Option<Slice<'_>>,
-    ) -> Result<()> {
+        to: ProductOutput<'_>,
+        epilogue: Epilogue<'_>,
+    ) -> Result<Call<'q>> {
         let lies =
             |operand: &Operand<'_>| TensorLayout::of(self.library, dtype, operand.sides, operand.stride);
         let description = Description::new(self.library)?;
@@ -277,31 +310,48 @@ impl Blas {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn(b.matrix.transposed))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn(a.matrix.transposed))?;
-        if let Some(bias) = bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
-            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
+        let kind = epilogue.kind();
+        if kind != sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT {
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
+        }
+        if let Some(bias) = epilogue.bias() {
             description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
         }
-        let call = Call {
+        if let Some(before) = epilogue.before() {
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, before.address())?;
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, wide as i64)?;
+        }
+        let aligned = [b.data(), a.data(), to.data].map(|operand| alignment(operand.address()));
+        let (n, k, types) = (b.matrix.columns, a.matrix.columns, [dtype, to.dtype]);
+        let turned = [a.matrix.transposed, b.matrix.transposed];
+        let shape = (m, n, k, turned[0], turned[1], types, to.keep != 0.0, kind as i32, aligned);
+        let result = TensorLayout::of(self.library, to.dtype, (m, wide), to.apart.max(wide))?;
+        let layouts = [lies(b)?, lies(a)?, result];
+        let operands = [pointer(b.data()), pointer(a.data())];
+        Ok(Call {
             description,
-            layouts: [lies(b)?, lies(a)?, TensorLayout::of(self.library, dtype, (m, wide), wide)?],
-            operands: [pointer(b.data()), pointer(a.data())],
-            aligned: [b.data(), a.data(), into].map(|operand| alignment(operand.address())),
-            keep,
+            layouts,
+            operands,
+            aligned,
+            shape,
+            bytes: to.data.len(),
+            keep: to.keep,
             queue,
-        };
-        let (n, k, adds) = (b.matrix.columns, a.matrix.columns, (keep != 0.0, bias.is_some()));
-        let shape = (m, n, k, a.matrix.transposed, b.matrix.transposed, dtype, adds.0, adds.1, call.aligned);
-        let known = lock(&self.chosen).get(&shape).copied();
-        let algorithm = match known {
-            Some(known) => known,
-            None => {
-                let best = self.fastest(&call, into)?;
-                // Threads that search at the same time all use the first thread's algorithm.
-                *lock(&self.chosen).entry(shape).or_insert(best)
-            }
-        };
-        self.run(&call, &algorithm, into)
+        })
+    }
+
+    /// The algorithm that was chosen for the shape before, or that `choose` chooses now.
+    fn algorithm(
+        &self,
+        call: &Call<'_>,
+        choose: impl FnOnce() -> Result<Option<sys::cublasLtMatmulAlgo_t>>,
+    ) -> Result<Option<sys::cublasLtMatmulAlgo_t>> {
+        if let Some(known) = lock(&self.chosen).get(&call.shape) {
+            return Ok(*known);
+        }
+        let best = choose()?;
+        // Threads that search at the same time all use the first thread's algorithm.
+        Ok(*lock(&self.chosen).entry(call.shape).or_insert(best))
     }
 
     fn run(&self, call: &Call<'_>, algorithm: &sys::cublasLtMatmulAlgo_t, c: Slice<'_>) -> Result<()> {
@@ -335,9 +385,9 @@ impl Blas {
 
     /// The fastest of the library's proposals, timed with a result that is not used; in deterministic mode, the first proposal
     /// that runs.
-    fn fastest(&self, call: &Call<'_>, c: Slice<'_>) -> Result<sys::cublasLtMatmulAlgo_t> {
+    fn fastest(&self, call: &Call<'_>) -> Result<sys::cublasLtMatmulAlgo_t> {
         let proposals = self.proposals(call)?;
-        let scratch = call.queue.memory(c.len())?;
+        let scratch = call.queue.memory(call.bytes)?;
         call.queue.fill(scratch.all(), 0)?;
         let (from, to) = (call.queue.record()?, call.queue.record()?);
         let mut best: Option<(u64, sys::cublasLtMatmulAlgo_t)> = None;

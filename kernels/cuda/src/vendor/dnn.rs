@@ -203,15 +203,22 @@ macro_rules! best {
         let same_bits = deterministic();
         let mut found = [const { std::mem::MaybeUninit::<$found>::zeroed() }; TRIED];
         let mut count = 0;
-        // SAFETY: the descriptors are live, and `found` is as long as the number of requested algorithms.
-        let answer = unsafe {
-            match same_bits {
-                true => sys::$rules($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
-                false => sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
+        let mut ask = |searches: bool| {
+            // SAFETY: the descriptors are live, and `found` is as long as the number of requested algorithms.
+            unsafe {
+                match searches {
+                    true => sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
+                    false => sys::$rules($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
+                }
             }
         };
+        let mut answer = ask(!same_bits);
+        // A search runs its candidates on memory of its own, which may be lacking; the rules need none.
+        if matches!(answer as u32, 4003 | 4004) && !same_bits {
+            answer = ask(false);
+        }
         // Where cuDNN finds no algorithm for a shape, it may return a status instead of a count of 0: from 9.0 on one of those from 3000
-        // on, by reason, or one of the two for too little memory for the search.
+        // on, by reason.
         if matches!(answer as u32, 3000..=3999 | 4003 | 4004) {
             count = 0;
         } else {

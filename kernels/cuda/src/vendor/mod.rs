@@ -9,8 +9,13 @@
 mod blas;
 mod cublas_lt;
 mod dnn;
+mod epilogue;
+mod fused;
 
-use super::launch::{self, Conv, DeviceMatrix, Moved};
+pub use epilogue::Epilogue;
+pub use fused::product;
+
+use super::launch::{self, Conv, DeviceMatrix, Moved, ProductOutput};
 use super::libraries::CudaLibrary;
 use super::{Error, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -26,23 +31,22 @@ pub fn matmul(
     queue: &Queue,
     dtype: DType,
     (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
-    c: Slice<'_>,
-    keep: f32,
+    c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
 ) -> Result<Moved> {
     let fits = a.columns == b.rows && a.rows * b.columns * a.columns > 0;
     match if fits { blas::Blas::of(queue)? } else { None } {
-        Some(blas) => blas.matmul(queue, dtype, (a, b), c, keep, bias),
+        Some(blas) => blas.matmul(queue, dtype, (a, b), c, bias),
         None if fits && queue.machine().counted_call("cublasLtMatmul", &[]) => {
-            blas::padded(queue, dtype, (a, b), c, keep, bias, |[a, b], _, into, bias| {
-                let inputs = [Some(a.data()), Some(b.data()), bias, (keep != 0.0).then_some(into)];
+            blas::padded(queue, dtype, (a, b), c, bias, |[a, b], _, to, bias| {
+                let inputs = [Some(a.data()), Some(b.data()), bias, (to.keep != 0.0).then_some(to.data)];
                 let inputs = inputs.into_iter().flatten().map(|input| (input, false));
-                let accesses = inputs.chain([(into, true)]).map(|(part, write)| part.access(write));
+                let accesses = inputs.chain([(to.data, true)]).map(|(part, write)| part.access(write));
                 queue.machine().counted_call("cublasLtMatmul", &accesses.collect::<Vec<_>>());
                 Ok(())
             })
         }
-        None => launch::matmul(queue, dtype, a, b, c, keep, bias),
+        None => launch::matmul(queue, dtype, (a, b), c, bias),
     }
 }
 

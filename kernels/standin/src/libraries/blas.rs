@@ -13,7 +13,13 @@ pub fn standin_products() -> (usize, usize) {
     (*lock(&COMPUTED), PRODUCTS.len() + LAYOUTS.len() + PREFERENCES.len())
 }
 
+/// The number of products computed with an epilogue that is more than a bias.
+pub fn standin_epilogues() -> usize {
+    *lock(&EPILOGUES)
+}
+
 static COMPUTED: Mutex<usize> = Mutex::new(0);
+static EPILOGUES: Mutex<usize> = Mutex::new(0);
 static PRODUCTS: Table<Product> = Table::new();
 static LAYOUTS: Table<TensorLayout> = Table::new();
 static PREFERENCES: Table<Preference> = Table::new();
@@ -21,7 +27,51 @@ static PREFERENCES: Table<Preference> = Table::new();
 #[derive(Clone, Copy, Default)]
 struct Product {
     turned: [bool; 2],
+    /// The value of CUBLASLT_MATMUL_DESC_EPILOGUE, or 0.
+    epilogue: i32,
     bias: Option<u64>,
+    /// The matrix beside d, and the distance of its columns.
+    beside: (u64, usize),
+}
+
+// The values of cublasLtEpilogue_t.
+const BIAS: i32 = 4;
+const GELU_AUX: i32 = 160;
+const GELU_AUX_BIAS: i32 = 164;
+const DGELU: i32 = 192;
+const BGRADB: i32 = 512;
+
+/// GELU in the tanh approximation, and its slope.
+fn gelu(x: f32) -> (f32, f32) {
+    let root = (2.0 / std::f32::consts::PI).sqrt();
+    let t = (root * (x + 0.044715 * x * x * x)).tanh();
+    let slope = 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * root * (1.0 + 3.0 * 0.044715 * x * x);
+    (0.5 * x * (1.0 + t), slope)
+}
+
+impl Product {
+    /// The memory beside the operands and d that the call uses.
+    fn ranges(&self, d: &TensorLayout) -> impl Iterator<Item = (u64, u64)> {
+        let columns = if self.epilogue == BGRADB { d.columns } else { d.rows };
+        let bias = self.bias.map(|at| (at, columns as u64 * d.kind.size()));
+        let beside = TensorLayout { ld: self.beside.1, ..*d }.bytes();
+        let beside =
+            matches!(self.epilogue, GELU_AUX | GELU_AUX_BIAS | DGELU).then_some((self.beside.0, beside));
+        bias.into_iter().chain(beside)
+    }
+
+    /// Whether the attributes that the epilogue needs are set, as NVIDIA documents them.
+    fn is_whole(&self, d: &TensorLayout) -> bool {
+        let (at, ld) = self.beside;
+        let beside = at != 0 && at.is_multiple_of(16) && ld >= d.rows && ld.is_multiple_of(8);
+        match self.epilogue {
+            0 => self.bias.is_none(),
+            BIAS | BGRADB => self.bias.is_some(),
+            GELU_AUX_BIAS => self.bias.is_some() && beside,
+            GELU_AUX | DGELU => beside,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -78,7 +128,7 @@ fn shape(product: &Product, [a, b, d]: [TensorLayout; 3]) -> Result<(usize, usiz
     }
 }
 
-/// Computes `d = alpha op(a) op(b) + beta c`, plus a bias per row of d.
+/// Computes `d = alpha op(a) op(b) + beta c`, with the product's epilogue.
 fn compute(
     product: &Product,
     [a, b, d]: [TensorLayout; 3],
@@ -89,22 +139,38 @@ fn compute(
     let read = |l: &TensorLayout, at| l.kind.read(at, (l.bytes() / l.kind.size()) as usize);
     let (va, vb) = (read(&a, at_a), read(&b, at_b));
     let old = if beta == 0.0 { Vec::new() } else { read(&d, at_c) };
-    let bias = product.bias.map(|at| d.kind.read(at, m));
+    let y = |l: usize, j: usize| if product.turned[1] { vb[l * b.ld + j] } else { vb[j * b.ld + l] };
+    let adds = matches!(product.epilogue, BIAS | GELU_AUX_BIAS);
+    let bias = product.bias.filter(|_| adds).map(|at| d.kind.read(at, m));
+    let (beside, apart) = product.beside;
     for j in 0..n {
         let column = (0..m).map(|i| {
             let sum: f32 = (0..k)
                 .map(|l| {
                     let x = if product.turned[0] { va[i * a.ld + l] } else { va[l * a.ld + i] };
-                    let y = if product.turned[1] { vb[l * b.ld + j] } else { vb[j * b.ld + l] };
-                    x * y
+                    x * y(l, j)
                 })
                 .sum();
             let kept = if beta == 0.0 { 0.0 } else { beta * old[j * d.ld + i] };
             alpha * sum + kept + bias.as_ref().map_or(0.0, |bias| bias[i])
         });
-        d.kind.write(at_d + (j * d.ld) as u64 * d.kind.size(), &column.collect::<Vec<_>>());
+        let mut column: Vec<f32> = column.collect();
+        let next_to = beside + (j * apart) as u64 * d.kind.size();
+        match product.epilogue {
+            GELU_AUX | GELU_AUX_BIAS => {
+                d.kind.write(next_to, &column);
+                column.iter_mut().for_each(|x| *x = gelu(*x).0);
+            }
+            DGELU => column.iter_mut().zip(d.kind.read(next_to, m)).for_each(|(x, at)| *x *= gelu(at).1),
+            _ => {}
+        }
+        d.kind.write(at_d + (j * d.ld) as u64 * d.kind.size(), &column);
+    }
+    if let (BGRADB, Some(at)) = (product.epilogue, product.bias) {
+        d.kind.write(at, &(0..n).map(|j| (0..k).map(|l| y(l, j)).sum()).collect::<Vec<_>>());
     }
     *lock(&COMPUTED) += 1;
+    *lock(&EPILOGUES) += usize::from(product.epilogue > BIAS);
 }
 
 extern "C" fn cublasLtGetVersion() -> usize {
@@ -146,11 +212,22 @@ entries! {
         ended(match attribute {
             3 => flag(0)?,
             4 => flag(1)?,
-            // 7 is CUBLASLT_MATMUL_DESC_EPILOGUE, 4 is CUBLASLT_EPILOGUE_BIAS.
-            7 if value::<i32>(from.cast(), bytes)? == 4 => true,
+            7 => {
+                let epilogue = value::<i32>(from.cast(), bytes)?;
+                PRODUCTS.change(product, |product| product.epilogue = epilogue)
+            }
             8 => {
                 let at = value::<u64>(from, bytes)?;
                 PRODUCTS.change(product, |product| product.bias = Some(at))
+            }
+            // CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER and _LD.
+            11 => {
+                let at = value::<u64>(from, bytes)?;
+                PRODUCTS.change(product, |product| product.beside.0 = at)
+            }
+            12 => {
+                let ld = value::<i64>(from.cast(), bytes)?;
+                PRODUCTS.change(product, |product| product.beside.1 = ld as usize)
             }
             _ => false,
         })
@@ -194,6 +271,10 @@ entries! {
             return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
         };
         shape(&product, [a, b, d])?;
+        let epilogues = here().options.products.as_ref().is_some_and(|products| products.epilogues);
+        if !product.is_whole(&d) || product.epilogue > BIAS && (!epilogues || a.kind == Kind::F32) {
+            return Err(Code::CUBLAS_STATUS_NOT_SUPPORTED);
+        }
         let proposed = asked.min(2);
         for nth in 0..proposed as usize {
             let mut words = [0u64; 12];
@@ -222,7 +303,8 @@ entries! {
             here().violates(format!("cublasLtMatmul: operand {at} is not aligned to {wanted} bytes, as its algorithm needs"));
             return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
         }
-        let ranges = vec![(at_a, a.bytes()), (at_b, b.bytes()), (at_c, d.bytes()), (at_d, d.bytes())];
+        let ranges = [(at_a, a.bytes()), (at_b, b.bytes()), (at_c, d.bytes()), (at_d, d.bytes())];
+        let ranges = ranges.into_iter().chain(product.ranges(&d)).collect();
         let work = move || compute(&product, [a, b, d], sides, addresses, scales);
         give(stream, "cublasLtMatmul", ranges, work).map_err(|_| Code::CUBLAS_STATUS_EXECUTION_FAILED)
     }

@@ -183,6 +183,9 @@ struct Found {
 fn find(requested: c_int, count: *mut c_int, place: *mut Found, searched: bool) -> Result<(), Code> {
     if searched {
         lock(&USED).searches += 1;
+        if !options().search_memory {
+            return Err(Code::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED);
+        }
     }
     if options().refuses {
         return Err(Code::CUDNN_STATUS_NOT_SUPPORTED_SHAPE);

@@ -46,7 +46,7 @@ mod task;
 mod work;
 mod world;
 
-pub use blas::standin_products;
+pub use blas::{standin_epilogues, standin_products};
 pub use dnn::{Used, standin_convolutions};
 pub use install::{gpu, install};
 pub use nvrtc::standin_compilations;

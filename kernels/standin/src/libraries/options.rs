@@ -89,11 +89,13 @@ pub struct Products {
     pub version: usize,
     /// Whether a handle can be created.
     pub starts: bool,
+    /// Whether epilogues beyond a bias are computed.
+    pub epilogues: bool,
 }
 
 impl Default for Products {
     fn default() -> Products {
-        Products { file: "libcublasLt.so.13", version: 130_000, starts: true }
+        Products { file: "libcublasLt.so.13", version: 130_000, starts: true, epilogues: true }
     }
 }
 
@@ -106,12 +108,20 @@ pub struct Convolutions {
     pub supports: bool,
     /// Whether a search fails with the status that the shapes are not supported, as from cuDNN 9.0 on.
     pub refuses: bool,
+    /// Whether a search gets the memory for its candidates.
+    pub search_memory: bool,
     /// The number of descriptors that can be created before memory runs out.
     pub descriptions: usize,
 }
 
 impl Default for Convolutions {
     fn default() -> Convolutions {
-        Convolutions { starts: true, supports: true, refuses: false, descriptions: usize::MAX }
+        Convolutions {
+            starts: true,
+            supports: true,
+            refuses: false,
+            search_memory: true,
+            descriptions: usize::MAX,
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Tests of activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's layers.
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
-use allfold_cuda::Queue;
 use allfold_cuda::launch::{self, DropoutLaunch, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
+use allfold_cuda::{Memory, Queue};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -113,24 +113,48 @@ fn norms(queue: &Queue) {
         let norm = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
         for limit in [0.5, 1e6] {
             let (gx, parts) = (queue.upload(&x).unwrap(), queue.memory(8 * slices).unwrap());
-            let told = queue.memory(4).unwrap();
+            let told = queue.memory(8).unwrap();
             launch::squares(queue, gx.all(), parts.all()).unwrap();
-            launch::clip(queue, gx.all(), parts.all(), limit, told.all()).unwrap();
+            launch::clip(queue, parts.all(), limit, told.all()).unwrap();
             let by = (limit / (norm + 1e-6)).min(1.0);
-            let want: Vec<f64> = x.iter().map(|x| f64::from(*x) * by).collect();
-            near::<f32>("clipped", &queue.download(gx.all()).unwrap(), &want, 1e-6);
-            near::<f32>("the norm", &queue.download(told.all()).unwrap(), &[norm], 1e-6);
+            let want = [norm, by];
+            near::<f32>("the norm and its factor", &queue.download(told.all()).unwrap(), &want, 1e-6);
         }
     }
     let (x, parts, told) =
-        (queue.upload(&[1.0, f32::NAN]).unwrap(), queue.memory(8).unwrap(), queue.memory(4).unwrap());
+        (queue.upload(&[1.0, f32::NAN]).unwrap(), queue.memory(8).unwrap(), queue.memory(8).unwrap());
     launch::squares(queue, x.all(), parts.all()).unwrap();
-    launch::clip(queue, x.all(), parts.all(), 1.0, told.all()).unwrap();
-    assert!(queue.download::<f32>(x.all()).unwrap().iter().all(|x| x.is_nan()), "NaN spoils all");
+    launch::clip(queue, parts.all(), 1.0, told.all()).unwrap();
+    assert!(queue.download::<f32>(told.all()).unwrap().iter().all(|x| x.is_nan()), "NaN spoils all");
+}
+
+/// Equal logits, and labels that are no class.
+fn odd_labels<T: Trained>(queue: &Queue, (n, classes): (usize, usize), [gx, gdx, loss]: [&Memory; 3]) {
+    // With equal logits the first wins.
+    let (level, first) =
+        (queue.upload(&vec![T::of(0.5); n * classes]).unwrap(), queue.upload(&vec![0u32; n]).unwrap());
+    let all = queue.memory(4 * n).unwrap();
+    launch::correct(queue, T::DTYPE, (level.all(), classes), first.all(), all.all()).unwrap();
+    assert!(queue.download::<u32>(all.all()).unwrap().iter().all(|hit| *hit == 1));
+    // A label that is no class gives NaN and no gradient, and writes nothing outside the buffers.
+    let wrong = queue.upload(&vec![classes as u32; n]).unwrap();
+    launch::cross_entropy(
+        queue,
+        T::DTYPE,
+        (gx.all(), classes),
+        wrong.all(),
+        1.0,
+        Some(gdx.all()),
+        loss.all(),
+    )
+    .unwrap();
+    assert!(queue.download::<f32>(loss.all()).unwrap().iter().all(|x| x.is_nan()));
+    assert!(queue.download::<T>(gdx.all()).unwrap().iter().all(|x| x.wide() == 0.0));
 }
 
 fn losses<T: Trained>(queue: &Queue) {
-    for (n, classes) in [(1, 1), (3, 10), (7, 257), (2, 5000)] {
+    // Rows may lie further apart than their classes: what is between them is not read, and its gradient is 0.
+    for (n, classes, more) in [(1, 1, 0), (3, 10, 6), (7, 257, 7), (2, 5000, 0)] {
         let mut x: Vec<T> = of(&units(n * classes, 1).iter().map(|x| 20.0 * x).collect::<Vec<_>>());
         if classes > 20 {
             x[0] = T::of(f32::NEG_INFINITY);
@@ -148,14 +172,20 @@ fn losses<T: Trained>(queue: &Queue) {
             each.push(total.ln() - (row[label] - max));
         }
         let mean = each.iter().sum::<f64>() / n as f64;
-        let (gx, glabels) = (queue.upload(&x).unwrap(), queue.upload(&labels).unwrap());
+        let apart = |x: &[T]| -> Vec<T> {
+            x.chunks(classes).flat_map(|row| row.iter().copied().chain(vec![T::of(f32::NAN); more])).collect()
+        };
+        let spread = |dx: &[f64]| -> Vec<f64> {
+            dx.chunks(classes).flat_map(|row| row.iter().copied().chain(vec![0.0; more])).collect()
+        };
+        let (gx, glabels) = (queue.upload(&apart(&x)).unwrap(), queue.upload(&labels).unwrap());
         let (gdx, loss, out) =
             (queue.memory(gx.len()).unwrap(), queue.memory(4 * n).unwrap(), queue.memory(4).unwrap());
         let what = format!("cross entropy of {n} x {classes} {}", T::DTYPE);
         launch::cross_entropy(
             queue,
             T::DTYPE,
-            gx.all(),
+            (gx.all(), classes),
             glabels.all(),
             n as f32,
             Some(gdx.all()),
@@ -163,35 +193,33 @@ fn losses<T: Trained>(queue: &Queue) {
         )
         .unwrap();
         near::<f32>(&what, &queue.download(loss.all()).unwrap(), &each, 2e-6);
-        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
-        launch::cross_entropy(queue, T::DTYPE, gx.all(), glabels.all(), 1.0, None, loss.all()).unwrap();
+        near::<T>(&format!("{what}, dx"), &queue.download(gdx.all()).unwrap(), &spread(&dx), 2e-6);
+        launch::cross_entropy(queue, T::DTYPE, (gx.all(), classes), glabels.all(), 1.0, None, loss.all())
+            .unwrap();
         launch::mean(queue, loss.all(), out.all()).unwrap();
         near::<f32>("the mean", &queue.download(out.all()).unwrap(), &[mean], 2e-6);
         let hits = queue.memory(4 * n).unwrap();
-        launch::correct(queue, T::DTYPE, gx.all(), glabels.all(), hits.all()).unwrap();
+        launch::correct(queue, T::DTYPE, (gx.all(), classes), glabels.all(), hits.all()).unwrap();
         let hits: Vec<u32> = queue.download(hits.all()).unwrap();
         let cpu = nn::Loss { classes, kind: nn::LossKind::Mse };
         assert_eq!(hits.iter().sum::<u32>() as u64, cpu.correct(&f64s, &labels), "{what}");
         if f64s.iter().all(|x| x.is_finite()) {
             let want = cpu.forward_backward(&f64s, &labels, 1.0, &mut dx);
-            launch::mse(queue, T::DTYPE, gx.all(), glabels.all(), n as f32, Some(gdx.all()), loss.all())
-                .unwrap();
+            launch::mse(
+                queue,
+                T::DTYPE,
+                (gx.all(), classes),
+                glabels.all(),
+                n as f32,
+                Some(gdx.all()),
+                loss.all(),
+            )
+            .unwrap();
             launch::mean(queue, loss.all(), out.all()).unwrap();
             near::<f32>("mse", &queue.download(out.all()).unwrap(), &[want], 2e-6);
-            near::<T>("mse, dx", &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
+            near::<T>("mse, dx", &queue.download(gdx.all()).unwrap(), &spread(&dx), 2e-6);
         }
-        // With equal logits the first wins.
-        let (level, first) =
-            (queue.upload(&vec![T::of(0.5); n * classes]).unwrap(), queue.upload(&vec![0u32; n]).unwrap());
-        let all = queue.memory(4 * n).unwrap();
-        launch::correct(queue, T::DTYPE, level.all(), first.all(), all.all()).unwrap();
-        assert!(queue.download::<u32>(all.all()).unwrap().iter().all(|hit| *hit == 1));
-        // A label that is no class gives NaN and no gradient, and writes nothing outside the buffers.
-        let wrong = queue.upload(&vec![classes as u32; n]).unwrap();
-        launch::cross_entropy(queue, T::DTYPE, gx.all(), wrong.all(), 1.0, Some(gdx.all()), loss.all())
-            .unwrap();
-        assert!(queue.download::<f32>(loss.all()).unwrap().iter().all(|x| x.is_nan()));
-        assert!(queue.download::<T>(gdx.all()).unwrap().iter().all(|x| x.wide() == 0.0));
+        odd_labels::<T>(queue, (n, classes), [&gx, &gdx, &loss]);
     }
     let (empty, out) = (queue.memory(0).unwrap(), queue.memory(4).unwrap());
     launch::mean(queue, empty.all(), out.all()).unwrap();
@@ -313,10 +341,14 @@ fn embeddings<T: Trained>(queue: &Queue) {
         let gy = queue.memory(gdy.len()).unwrap();
         launch::embedding(queue, &s, (gtable.all(), Some(gplaces.all())), gtokens.all(), gy.all()).unwrap();
         same("embedding", &queue.download::<T>(gy.all()).unwrap(), &y);
-        launch::embedding_back(queue, &s, gtokens.all(), gdy.all(), (gtable.all(), Some(gplaces.all())))
-            .unwrap();
+        let both = (gtable.all(), Some(gplaces.all()));
+        launch::embedding_back(queue, &s, gtokens.all(), gdy.all(), both, false).unwrap();
         // The sum is in the order of the tokens, so the gradients are bitwise equal.
         same("the table's gradient", &queue.download::<T>(gtable.all()).unwrap(), &of::<T>(&dtable));
+        launch::embedding_back(queue, &s, gtokens.all(), gdy.all(), (gtable.all(), None), true).unwrap();
+        let twice: Vec<f32> =
+            of::<T>(&dtable).iter().zip(&dtable).map(|(own, sum)| own.wide() + sum).collect();
+        same("the table's gradient, twice", &queue.download::<T>(gtable.all()).unwrap(), &of::<T>(&twice));
         same("the places' gradient", &queue.download::<T>(gplaces.all()).unwrap(), &of::<T>(&dplaces));
         let stray = queue.upload(&vec![vocabulary as u32; n]).unwrap();
         launch::embedding(queue, &s, (gtable.all(), None), stray.all(), gy.all()).unwrap();

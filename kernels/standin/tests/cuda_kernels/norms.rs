@@ -1,7 +1,7 @@
 //! Tests of batch_norm.cu and layer_norm.cu against f64.
 
 use crate::common::{Trained, near, of, units, wide};
-use allfold_cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
+use allfold_cuda::launch::{self, BatchNormLaunch, InputGradient, LayerNormLaunch, Saved, TensorLayout};
 use allfold_cuda::{Memory, Queue, Slice};
 use allfold_kernels::{DType, nn};
 
@@ -175,7 +175,8 @@ fn rectified<T: Trained>(
 }
 
 fn layer_norm<T: Trained>(queue: &Queue) {
-    for (rows, c) in [(1, 1), (5, 33), (40, 768), (3, 1000)] {
+    // The last has more columns than a block keeps sums of.
+    for (rows, c) in [(1, 1), (5, 33), (40, 768), (3, 1000), (2, 2100)] {
         let what = format!("layer norm of {rows} x {c}, {}", T::DTYPE);
         let x: Vec<T> = of(&units(rows * c, 1).iter().map(|x| x * 2.0 + 0.5).collect::<Vec<_>>());
         let dy: Vec<T> = of(&units(rows * c, 2));
@@ -205,10 +206,10 @@ fn layer_norm<T: Trained>(queue: &Queue) {
         let (means, rs) = (queue.memory(4 * rows).unwrap(), queue.memory(4 * rows).unwrap());
         let (gy, gdx) = (queue.memory(gx.len()).unwrap(), queue.memory(gx.len()).unwrap());
         let saved = (means.all(), rs.all());
-        launch::layer_norm(queue, &s, gx.all(), (gw.all(), gb.all()), saved, gy.all()).unwrap();
+        launch::layer_norm(queue, &s, (gx.all(), None), (gw.all(), gb.all()), saved, gy.all()).unwrap();
         near::<T>(&format!("{what}: y"), &queue.download(gy.all()).unwrap(), &y, 4e-6);
         let gdwb = queue.memory(8 * c).unwrap();
-        let into = (None, gdx.all());
+        let into = InputGradient { more: None, dx: gdx.all(), thin: None };
         launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, into, gdwb.all()).unwrap();
         // One column has no variance: r is 316, and dx is a difference of equal numbers.
         near::<T>(
@@ -224,13 +225,25 @@ fn layer_norm<T: Trained>(queue: &Queue) {
         let (gx, gmore) = (queue.upload(&wide_x).unwrap(), queue.upload(&more).unwrap());
         let (s, gdx) = (LayerNormLaunch { dtype: DType::F32, ..s }, queue.memory(gx.len()).unwrap());
         queue.fill(gy.all(), 0).unwrap();
-        launch::layer_norm(queue, &s, gx.all(), (gw.all(), gb.all()), saved, gy.all()).unwrap();
+        launch::layer_norm(queue, &s, (gx.all(), None), (gw.all(), gb.all()), saved, gy.all()).unwrap();
         near::<T>(&format!("{what}: y from f32"), &queue.download(gy.all()).unwrap(), &y, 4e-6);
-        let into = (Some(gmore.all()), gdx.all());
+        let thin = queue.memory(gy.len()).unwrap();
+        let into = InputGradient { more: Some(gmore.all()), dx: gdx.all(), thin: Some(thin.all()) };
         launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, into, gdwb.all()).unwrap();
         let sum: Vec<f64> = dx.iter().zip(&more).map(|(dx, more)| dx + f64::from(*more)).collect();
         let within = if c == 1 { 1.0 } else { 2e-5 };
         near::<f32>(&format!("{what}: dx + more"), &queue.download(gdx.all()).unwrap(), &sum, within);
+        near::<T>(&format!("{what}: dx of T"), &queue.download(thin.all()).unwrap(), &sum, within);
+        // The input is a sum, of which one summand has the type of the output.
+        let parts: Vec<f32> = wide_x.iter().zip(&dy).map(|(x, dy)| x - dy.wide()).collect();
+        let (parts, whole) = (queue.upload(&parts).unwrap(), queue.memory(gx.len()).unwrap());
+        queue.fill(gy.all(), 0).unwrap();
+        let x = (parts.all(), Some((gdy.all(), whole.all())));
+        launch::layer_norm(queue, &s, x, (gw.all(), gb.all()), saved, gy.all()).unwrap();
+        let total: Vec<f64> = wide_x.iter().map(|x| f64::from(*x)).collect();
+        near::<f32>(&format!("{what}: the sum"), &queue.download(whole.all()).unwrap(), &total, 4e-6);
+        let within = if c == 1 { 1.0 } else { 2e-5 };
+        near::<T>(&format!("{what}: y of the sum"), &queue.download(gy.all()).unwrap(), &y, within);
         near::<f32>(&format!("{what}: dw, db from f32"), &queue.download(gdwb.all()).unwrap(), &dwb, 1e-5);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Trained, near, of, same, units};
 use allfold_cuda::Queue;
-use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule};
+use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, StepReads};
 
 const LENGTHS: [usize; 5] = [3, 20_000, 0, 16_384, 77];
 
@@ -14,7 +14,8 @@ pub fn check(queue: &Queue) {
 
 fn adam<T: Trained>(queue: &Queue) {
     for (decoupled, master) in [(false, true), (true, true), (true, false)] {
-        let rule = |t| AdamRule { factor: 0.5, ..AdamRule::new(t, 1e-2, (0.9, 0.999), 1e-8, 0.1, decoupled) };
+        let rule =
+            |t| AdamRule { factor: 0.25, ..AdamRule::new(t, 1e-2, (0.9, 0.999), 1e-8, 0.1, decoupled) };
         let update = |t: u64, p: f32, grad: f32, m: &mut f32, v: &mut f32| {
             let r = rule(t);
             let g = grad * 0.5 + r.added * p;
@@ -22,8 +23,8 @@ fn adam<T: Trained>(queue: &Queue) {
             *v = r.beta2 * *v + r.from_square * g * g;
             p * r.kept - r.rate * (*m / (v.sqrt() / r.root + r.eps))
         };
-        run::<T>(queue, master, &format!("adam_{}", T::DTYPE), update, |params, t, skip| {
-            launch::adam(queue, params, rule(t), skip).unwrap();
+        run::<T>(queue, master, &format!("adam_{}", T::DTYPE), update, |params, t, reads| {
+            launch::adam(queue, params, rule(t), reads).unwrap();
         });
     }
 }
@@ -31,7 +32,7 @@ fn adam<T: Trained>(queue: &Queue) {
 fn sgd<T: Trained>(queue: &Queue) {
     for (momentum, nesterov, master) in [(0.0, 0, true), (0.9, 0, true), (0.9, 1, false)] {
         let rule =
-            |t| SgdRule { lr: 0.1, momentum, decay: 1e-2, factor: 0.5, first: u32::from(t == 1), nesterov };
+            |t| SgdRule { lr: 0.1, momentum, decay: 1e-2, factor: 0.25, first: u32::from(t == 1), nesterov };
         let update = |t: u64, p: f32, grad: f32, _m: &mut f32, v: &mut f32| {
             let g = grad * 0.5 + 1e-2 * p;
             if momentum == 0.0 {
@@ -40,8 +41,8 @@ fn sgd<T: Trained>(queue: &Queue) {
             *v = if t == 1 { g } else { momentum * *v + g };
             p - 0.1 * if nesterov == 1 { g + momentum * *v } else { *v }
         };
-        run::<T>(queue, master, &format!("sgd_{}", T::DTYPE), update, |params, t, skip| {
-            launch::sgd(queue, params, rule(t), skip).unwrap();
+        run::<T>(queue, master, &format!("sgd_{}", T::DTYPE), update, |params, t, reads| {
+            launch::sgd(queue, params, rule(t), reads).unwrap();
         });
     }
 }
@@ -49,7 +50,8 @@ fn sgd<T: Trained>(queue: &Queue) {
 /// Compares LARS with f64 within rounding: the kernel sums the norms in an order of its own.
 fn lars<T: Trained>(queue: &Queue) {
     for (own, master, shared) in [(1, true, false), (0, true, false), (1, false, false), (1, true, true)] {
-        let rule = LarsRule { lr: 0.5, decay: 0.01, trust: 0.02, momentum: 0.9, factor: 0.5, own, unused: 0 };
+        let rule =
+            LarsRule { lr: 0.5, decay: 0.01, trust: 0.02, momentum: 0.9, factor: 0.25, own, unused: 0 };
         let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
         // One tensor's gradient is zero, so its rate is not scaled.
         let grads: Vec<Vec<f32>> = LENGTHS
@@ -69,7 +71,7 @@ fn lars<T: Trained>(queue: &Queue) {
         };
         let list: Vec<Param<'_>> = (0..LENGTHS.len()).map(param).collect();
         let params = Params::new(queue, T::DTYPE, &list).unwrap();
-        let stop = queue.upload(&[1u32]).unwrap();
+        let (stop, twice) = (queue.upload(&[1u32]).unwrap(), queue.upload(&[2.0f32]).unwrap());
         // The norms of the third tensor are counted by another rank.
         let squares =
             |x: &[f32], factor: f64| x.iter().map(|x| (factor * f64::from(*x)).powi(2)).sum::<f64>();
@@ -84,11 +86,12 @@ fn lars<T: Trained>(queue: &Queue) {
         let (numbers, totals) = (queue.upload(&numbers).unwrap(), queue.upload(&totals).unwrap());
         let norms = LarsNorms { numbers: numbers.all(), totals: totals.all() };
         for i in 0..2 {
-            let norms = shared.then_some(norms);
+            let (norms, skip) = (shared.then_some(norms), (i == 0).then(|| stop.all()));
+            let reads = StepReads { skip, factor: Some(twice.all()) };
             if let Some(norms) = norms {
-                launch::lars_norms(queue, &params, rule.factor, norms).unwrap();
+                launch::lars_norms(queue, &params, rule.factor, norms, reads).unwrap();
             }
-            launch::lars(queue, &params, rule, norms, (i == 0).then(|| stop.all())).unwrap();
+            launch::lars(queue, &params, rule, norms, reads).unwrap();
         }
         for (i, (start, grads)) in start.iter().zip(&grads).enumerate() {
             let p: Vec<f64> = match master {
@@ -118,7 +121,7 @@ fn run<T: Trained>(
     master: bool,
     what: &str,
     update: impl Fn(u64, f32, f32, &mut f32, &mut f32) -> f32,
-    step: impl Fn(&Params<'_>, u64, Option<allfold_cuda::Slice<'_>>),
+    step: impl Fn(&Params<'_>, u64, StepReads<'_>),
 ) {
     let upload = |x: &[f32]| queue.upload(x).unwrap();
     let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
@@ -139,14 +142,17 @@ fn run<T: Trained>(
         .collect();
     let params = Params::new(queue, T::DTYPE, &list).unwrap();
     let (go, stop) = (queue.upload(&[0u32]).unwrap(), queue.upload(&[1u32]).unwrap());
+    // The rules have the half of the tests' factor.
+    let twice = queue.upload(&[2.0f32]).unwrap();
+    let reads = |skip| StepReads { skip, factor: Some(twice.all()) };
     let wide = |i: usize| {
         if master { start[i].clone() } else { of::<T>(&start[i]).iter().map(|x| x.wide()).collect() }
     };
     let mut want: Vec<Vec<f32>> = (0..LENGTHS.len()).map(wide).collect();
     let mut moments: Vec<Vec<(f32, f32)>> = want.iter().map(|x| vec![(0.0, 0.0); x.len()]).collect();
     for t in 1..=3 {
-        step(&params, t, Some(stop.all()));
-        step(&params, t, if t == 1 { None } else { Some(go.all()) });
+        step(&params, t, reads(Some(stop.all())));
+        step(&params, t, reads(if t == 1 { None } else { Some(go.all()) }));
         for ((p, g), s) in want.iter_mut().zip(&grads).zip(&mut moments) {
             for ((p, g), (m, v)) in p.iter_mut().zip(g).zip(s) {
                 *p = update(t, *p, *g, m, v);

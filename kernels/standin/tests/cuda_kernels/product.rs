@@ -1,8 +1,9 @@
 //! Tests of matmul.cu: products and convolutions against their definitions in f64.
 
 use crate::common::{Trained, near, of, turned, units, wide};
-use allfold_cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
+use allfold_cuda::launch::{self, Conv, DeviceMatrix, ProductOutput, TensorLayout};
 use allfold_cuda::{Memory, Queue};
+use allfold_kernels::DType;
 use allfold_kernels::nn::Conv2dShape;
 
 pub fn check(queue: &Queue) {
@@ -60,15 +61,30 @@ fn products<T: Trained>(queue: &Queue) {
             }
             let (ga, gb, gc) =
                 (queue.upload(&a).unwrap(), queue.upload(&b).unwrap(), queue.upload(&c).unwrap());
-            let left = DeviceMatrix { data: ga.all(), rows: m, columns: k, transposed: ta };
-            let right = DeviceMatrix { data: gb.all(), rows: k, columns: n, transposed: tb };
+            let left = DeviceMatrix::new(ga.all(), [m, k], ta);
+            let right = DeviceMatrix::new(gb.all(), [k, n], tb);
             let (gbias, gnarrow) = (queue.upload(&bias).unwrap(), queue.upload(&narrow).unwrap());
             let shift = tb.then(|| if has_narrow { gnarrow.all() } else { gbias.all() });
-            launch::matmul(queue, T::DTYPE, left, right, gc.all(), keep, shift).unwrap();
+            let into = ProductOutput { keep, ..ProductOutput::new(gc.all(), T::DTYPE) };
+            launch::matmul(queue, T::DTYPE, (left, right), into, shift).unwrap();
             let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep}, {}", T::DTYPE);
             near::<T>(&what, &queue.download(gc.all()).unwrap(), &want, 2e-6);
+            // The same product in f32, to rows apart, of a matrix with rows apart.
+            let far = |x: &[T], columns: usize| -> Vec<T> {
+                x.chunks(columns.max(1)).flat_map(|row| row.iter().copied().chain([T::of(0.0); 3])).collect()
+            };
+            let far_a = queue.upload(&far(&a, if ta { m } else { k })).unwrap();
+            if keep == 0.0 && k > 0 && T::DTYPE != DType::F32 {
+                let left = DeviceMatrix { data: far_a.all(), apart: if ta { m } else { k } + 3, ..left };
+                let wide = queue.memory(4 * m * (n + 2)).unwrap();
+                let into = ProductOutput { apart: n + 2, ..ProductOutput::new(wide.all(), DType::F32) };
+                launch::matmul(queue, T::DTYPE, (left, right), into, shift).unwrap();
+                let got: Vec<f32> = queue.download(wide.all()).unwrap();
+                let got: Vec<f32> = got.chunks(n + 2).flat_map(|row| row[..n].to_vec()).collect();
+                near::<f32>(&what, &got, &want, 2e-6);
+            }
             if m != n {
-                assert!(launch::matmul(queue, T::DTYPE, right, left, gc.all(), keep, None).is_err());
+                assert!(launch::matmul(queue, T::DTYPE, (right, left), into, None).is_err());
             }
         }
     }

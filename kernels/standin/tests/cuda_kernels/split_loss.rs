@@ -141,7 +141,7 @@ fn tables<T: Trained>(queue: &Queue) {
             }
         }
         same("a part of an embedding", &queue.download::<T>(gy.all()).unwrap(), &y);
-        launch::embedding_back(queue, &shape, gtokens.all(), gdy.all(), (gtable.all(), None)).unwrap();
+        launch::embedding_back(queue, &shape, gtokens.all(), gdy.all(), (gtable.all(), None), false).unwrap();
         same("its gradient", &queue.download::<T>(gtable.all()).unwrap(), &of::<T>(&dtable));
     }
 }

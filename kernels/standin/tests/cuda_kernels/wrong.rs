@@ -1,6 +1,6 @@
 //! Tests that the shim finds mistakes: each kernel here has one.
 
-use allfold_cuda::launch::{self, DeviceMatrix};
+use allfold_cuda::launch::{self, DeviceMatrix, ProductOutput};
 use allfold_cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
 use allfold_kernels::DType;
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
@@ -60,9 +60,10 @@ fn kernels_that_run_at_the_same_time_share_no_memory() {
         let queue = Queue::new(Shim::open(FiberOrder::Upwards).unwrap(), 0).unwrap();
         let (a, product) =
             (queue.upload(&vec![value; SIDE * SIDE]).unwrap(), queue.memory(4 * SIDE * SIDE).unwrap());
-        let matrix = || DeviceMatrix { data: a.all(), rows: SIDE, columns: SIDE, transposed: false };
+        let matrix = || DeviceMatrix::new(a.all(), [SIDE, SIDE], false);
         for _ in 0..20 {
-            launch::matmul(&queue, DType::F32, matrix(), matrix(), product.all(), 0.0, None).unwrap();
+            let c = ProductOutput::new(product.all(), DType::F32);
+            launch::matmul(&queue, DType::F32, (matrix(), matrix()), c, None).unwrap();
             let sums: Vec<f32> = queue.download(product.all()).unwrap();
             assert!(sums.iter().all(|sum| *sum == value * value * SIDE as f32));
         }

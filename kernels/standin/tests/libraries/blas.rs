@@ -68,6 +68,16 @@ fn products() {
             assert_eq!(get::<u64>(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER), bias);
             assert_eq!(get::<u32>(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE), epilogue as u32);
         }
+        type Kind = sys::cublasLtEpilogue_t;
+        for epilogue in [Kind::CUBLASLT_EPILOGUE_GELU_AUX_BIAS, Kind::CUBLASLT_EPILOGUE_DGELU] {
+            assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue), good);
+            let beside = 0x7f00_0000_2000u64;
+            assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, beside), good);
+            assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, 24i64), good);
+            assert_eq!(get::<i64>(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD), 24);
+        }
+        let sums = Kind::CUBLASLT_EPILOGUE_BGRADB;
+        assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, sums), good);
         assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA), a);
         assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB), b);
         // A value of another size is refused, which shows that the assertions above can fail.

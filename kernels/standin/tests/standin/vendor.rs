@@ -1,13 +1,13 @@
 //! Tests of products and convolutions by stand-ins for cuBLASLt and cuDNN, against Allfold's own kernels on the same device.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
+use allfold_cuda::launch::{self, Conv, DeviceMatrix, ProductOutput, TensorLayout};
 use allfold_cuda::libraries::CudaLibrary;
-use allfold_cuda::vendor::{self, ConvProduct};
+use allfold_cuda::vendor::{self, ConvProduct, Epilogue};
 use allfold_cuda::{Gpu, Memory, Queue};
 use allfold_kernels::{DType, bf16, f16};
 use allfold_standin::{
-    Convolutions, Nvrtc, Products, StandinOptions, standin_convolutions, standin_products,
+    Convolutions, Nvrtc, Products, StandinOptions, standin_convolutions, standin_epilogues, standin_products,
 };
 
 fn both() -> StandinOptions {
@@ -63,14 +63,102 @@ fn products(queue: &Queue) -> Found {
                 let is_f32 = ta || dtype == DType::F32 || keep == 0.0;
                 let bias = upload(queue, if is_f32 { DType::F32 } else { dtype }, &values(n, 4))?;
                 let bias = biased.then(|| bias.all());
-                let left = DeviceMatrix { data: a.all(), rows: m, columns: k, transposed: ta };
-                let right = DeviceMatrix { data: b.all(), rows: k, columns: n, transposed: tb };
-                vendor::matmul(queue, dtype, (left, right), by.all(), keep, bias)?;
-                launch::matmul(queue, dtype, left, right, own.all(), keep, bias)?;
+                let left = DeviceMatrix::new(a.all(), [m, k], ta);
+                let right = DeviceMatrix::new(b.all(), [k, n], tb);
+                let [into, own_into] =
+                    [&by, &own].map(|c| ProductOutput { data: c.all(), dtype, apart: 0, keep });
+                vendor::matmul(queue, dtype, (left, right), into, bias)?;
+                launch::matmul(queue, dtype, (left, right), own_into, bias)?;
                 let what = format!("product {m} x {k} x {n}, {ta} {tb} {keep} {biased}, {dtype}");
                 near(&what, &download(queue, dtype, &by)?, &download(queue, dtype, &own)?)?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Products with epilogues and with rows apart, against the kernels'. `fused`: whether the library computes epilogues.
+fn epilogues(queue: &Queue, fused: bool) -> Found {
+    let (m, n, k) = (16, 24, 8);
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let (a, b) = (upload(queue, dtype, &values(m * k, 1))?, upload(queue, dtype, &values(k * n, 2))?);
+        let (bias, kept) = (upload(queue, dtype, &values(n, 4))?, upload(queue, dtype, &values(m * n, 5))?);
+        let memory = |count: usize, dtype: DType| queue.memory(count * dtype.size());
+        let left = DeviceMatrix::new(a.all(), [m, k], true);
+        let right = DeviceMatrix::new(b.all(), [k, n], false);
+        for (number, wide) in [(0, false), (1, false), (2, false), (3, false), (3, true)] {
+            let of = if wide { DType::F32 } else { dtype };
+            let all = [memory(m * n, of)?, memory(m * n, of)?, memory(m * n, of)?, memory(m, DType::F32)?];
+            let [by, own, before, sums] = &all;
+            let epilogue = match number {
+                0 => Epilogue::Gelu { bias: Some(bias.all()), before: before.all() },
+                1 => Epilogue::Gelu { bias: None, before: before.all() },
+                2 => Epilogue::GeluBack { before: kept.all() },
+                _ => Epilogue::RowSums(sums.all()),
+            };
+            let calls = standin_products().0;
+            vendor::product(queue, dtype, (left, right), ProductOutput::new(by.all(), of), epilogue)?;
+            let what = format!("epilogue {number} of {dtype} to {of}");
+            let shift = (number == 0).then(|| bias.all());
+            launch::matmul(queue, dtype, (left, right), ProductOutput::new(own.all(), of), shift)?;
+            let want = match number {
+                0 | 1 => {
+                    near(&what, &download(queue, of, before)?, &download(queue, of, own)?)?;
+                    let want = memory(m * n, of)?;
+                    launch::activate(queue, launch::Function::Gelu, of, own.all(), want.all())?;
+                    download(queue, of, &want)?
+                }
+                2 => {
+                    let want = memory(m * n, of)?;
+                    let from = (kept.all(), own.all());
+                    launch::activate_back(queue, launch::Function::Gelu, of, from, want.all())?;
+                    download(queue, of, &want)?
+                }
+                _ => {
+                    let want = queue.memory(4 * m)?;
+                    launch::bias_back(queue, dtype, a.all(), want.all(), 1)?;
+                    near(&what, &download(queue, DType::F32, sums)?, &download(queue, DType::F32, &want)?)?;
+                    download(queue, of, own)?
+                }
+            };
+            near(&what, &download(queue, of, by)?, &want)?;
+            ensure(standin_products().0 > calls, &what)?;
+        }
+        rows_apart(queue, dtype)?;
+    }
+    ensure((standin_epilogues() > 0) == fused, standin_epilogues())
+}
+
+/// Logits whose rows are apart, and the two products of their gradient, in which there are zeros between the rows.
+fn rows_apart(queue: &Queue, dtype: DType) -> Found {
+    let (m, n, k, apart) = (300, 257, 16, 264);
+    let (x, w) = (upload(queue, dtype, &values(m * k, 1))?, upload(queue, dtype, &values(n * k, 2))?);
+    let spread = |dense: &[f32]| -> Vec<f32> {
+        dense.chunks(n).flat_map(|row| row.iter().copied().chain(vec![0.0; apart - n])).collect()
+    };
+    let dy = values(m * n, 3);
+    let (dense, wide) = (upload(queue, dtype, &dy)?, upload(queue, dtype, &spread(&dy))?);
+    let matrix =
+        |data, rows, columns, transposed, apart| DeviceMatrix { data, rows, columns, transposed, apart };
+    let forward = (matrix(x.all(), m, k, false, 0), matrix(w.all(), k, n, true, 0));
+    let size = dtype.size();
+    let (by, own) = (queue.memory(m * apart * size)?, queue.memory(m * n * size)?);
+    let into = ProductOutput { apart, ..ProductOutput::new(by.all(), dtype) };
+    vendor::matmul(queue, dtype, forward, into, None)?;
+    launch::matmul(queue, dtype, forward, ProductOutput::new(own.all(), dtype), None)?;
+    let by: Vec<f32> = download(queue, dtype, &by)?.chunks(apart).flat_map(|row| row[..n].to_vec()).collect();
+    near("logits apart", &by, &download(queue, dtype, &own)?)?;
+    for turned in [false, true] {
+        let product = |dy, apart| match turned {
+            false => (matrix(dy, m, n, false, apart), matrix(w.all(), n, k, false, 0)),
+            true => (matrix(dy, n, m, true, apart), matrix(x.all(), m, k, false, 0)),
+        };
+        let rows = if turned { n } else { m };
+        let (by, own) = (queue.memory(rows * k * size)?, queue.memory(rows * k * size)?);
+        let by_wide = product(wide.all(), apart);
+        vendor::matmul(queue, dtype, by_wide, ProductOutput::new(by.all(), dtype), None)?;
+        launch::matmul(queue, dtype, product(dense.all(), 0), ProductOutput::new(own.all(), dtype), None)?;
+        near("a gradient apart", &download(queue, dtype, &by)?, &download(queue, dtype, &own)?)?;
     }
     Ok(())
 }
@@ -122,10 +210,21 @@ fn products_and_convolutions_are_the_kernels() {
         let queue = Queue::new(Gpu::open()?, 0)?.pooled();
         ensure(vendor::names(&queue) == ["cuBLASLt", "cuDNN"], vendor::names(&queue))?;
         products(&queue)?;
+        epilogues(&queue, true)?;
         convolutions(&queue)?;
         let ((computed, described), used) = (standin_products(), standin_convolutions());
         ensure(computed > 36 && described == 0, (computed, described))?;
         ensure(used.searches > 0 && used.other_bits > 0 && used.described == 0, used)
+    });
+}
+
+/// A library without epilogues refuses them, and then kernels compute them.
+#[test]
+fn epilogues_that_the_library_refuses_are_computed_apart() {
+    let products = Some(Products { epilogues: false, ..Products::default() });
+    let options = StandinOptions { products, ..both() };
+    alone("vendor::epilogues_that_the_library_refuses_are_computed_apart", "", options, || {
+        epilogues(&Queue::new(Gpu::open()?, 0)?.pooled(), false)
     });
 }
 
@@ -139,11 +238,17 @@ fn d21_operands_are_aligned_as_was_said() {
         // The same shape at other addresses: an algorithm chosen for one alignment is not valid for others.
         for at in [256, 128, 0, 130, 64] {
             let data = bucket.all().part(at, 128)?;
-            let left = DeviceMatrix { data, rows: 8, columns: 8, transposed: false };
-            let right = DeviceMatrix { data: b.all(), rows: 8, columns: 8, transposed: false };
-            vendor::matmul(&queue, DType::F16, (left, right), c.all(), 0.0, None)?;
+            let left = DeviceMatrix::new(data, [8, 8], false);
+            let right = DeviceMatrix::new(b.all(), [8, 8], false);
+            vendor::matmul(&queue, DType::F16, (left, right), ProductOutput::new(c.all(), DType::F16), None)?;
             let own = queue.memory(128)?;
-            launch::matmul(&queue, DType::F16, left, right, own.all(), 0.0, None)?;
+            launch::matmul(
+                &queue,
+                DType::F16,
+                (left, right),
+                ProductOutput::new(own.all(), DType::F16),
+                None,
+            )?;
             near("a part", &download(&queue, DType::F16, &c)?, &download(&queue, DType::F16, &own)?)?;
         }
         Ok(())
@@ -217,6 +322,20 @@ fn d17_a_shape_that_cudnn_does_not_support_is_ours() {
     }
 }
 
+/// A search needs memory of its own, which a full device does not have: then cuDNN's rules choose the algorithm.
+#[test]
+fn a_search_without_memory_leaves_the_choice_to_the_rules() {
+    let options = StandinOptions {
+        convolutions: Some(Convolutions { search_memory: false, ..Convolutions::default() }),
+        ..both()
+    };
+    alone("vendor::a_search_without_memory_leaves_the_choice_to_the_rules", "", options, || {
+        convolutions(&Queue::new(Gpu::open()?, 0)?)?;
+        let used = standin_convolutions();
+        ensure(used.searches > 0 && used.other_bits > 0 && used.described == 0, used)
+    });
+}
+
 #[test]
 fn d17_the_same_bits_in_every_run() {
     alone("vendor::d17_the_same_bits_in_every_run", "", both(), || {
@@ -252,7 +371,7 @@ fn d16_libraries_of_the_drivers_own_major_version() {
     let options = StandinOptions {
         driver: 12_080,
         nvrtc: Some(Nvrtc { file: "libnvrtc.so.12", version: (12, 8), ..Nvrtc::default() }),
-        products: Some(Products { file: "libcublasLt.so.12", version: 120_800, starts: true }),
+        products: Some(Products { file: "libcublasLt.so.12", version: 120_800, ..Products::default() }),
         others: &["libnvrtc.so.13", "libcublasLt.so.13"],
         ..StandinOptions::default()
     };

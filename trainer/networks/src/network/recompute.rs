@@ -78,7 +78,7 @@ impl<F: Float> Network<F> {
     }
 
     /// Whether layer `l` is the last of a recomputed block, whose output has memory of its own.
-    pub(super) fn ends_recomputed(&self, l: usize) -> bool {
+    pub fn ends_recomputed(&self, l: usize) -> bool {
         self.recomputed.iter().any(|block| block.end == l + 1)
     }
 
