@@ -94,12 +94,12 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     let param = Param { param: a.all(), grad: b.all(), master: None, m: Some(c.all()), v: Some(d.all()) };
     let params = Params::new(queue, DType::F32, &[param]).unwrap();
     let rule = AdamRule::new(1, 1e-3, (0.9, 0.999), 1e-8, 0.01, true);
-    let moved = launch::adam(queue, &params, rule, None).unwrap();
+    let moved = launch::adam(queue, &params, rule, launch::StepReads::default()).unwrap();
     row(
         "kernel",
         "adamw_f32",
         moved,
-        gbps(queue, moved, || launch::adam(queue, &params, rule, None).unwrap()),
+        gbps(queue, moved, || launch::adam(queue, &params, rule, launch::StepReads::default()).unwrap()),
         copy,
     );
     let shape = BatchNormLaunch {

@@ -33,7 +33,7 @@ impl Running {
         let most = format!("training.max_steps={steps}");
         let words: Vec<&str> = match self {
             Running::Bench => {
-                let calls = if ends { "20" } else { "2000" };
+                let calls = if ends { "20" } else { "1000000" };
                 vec![
                     "bench",
                     "all_reduce",

@@ -167,6 +167,8 @@ fn nccl_tests_flags_are_kept_or_refused_with_a_reason() {
         let Ended { code, errors, .. } = run(&[&alone[..], flags].concat());
         assert!(code == Some(2) && errors.contains("calls in a graph run without it"), "{flags:?}: {errors}");
     }
+    let split = ended(command(&alone).env("NCCL_TESTS_SPLIT", "MOD 2").output().unwrap());
+    assert!(split.code == Some(2) && split.errors.contains("NCCL_TESTS_SPLIT divides"), "{}", split.errors);
     let old = command(&[&words[..], &["-R", "2"]].concat())
         .envs([("ALLFOLD_STANDIN_RANK", "all"), ("ALLFOLD_STANDIN_NCCL", "2.21")])
         .output()

@@ -9,8 +9,9 @@ use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of calls without a wait from which on NCCL's work queue may be full; it holds about a thousand small collectives.
-const OUTSTANDING: u32 = 512;
+/// The number of calls without a wait from which on NCCL's work queue may be full; it holds about a thousand small collectives. Each further
+/// call costs a thread, by which it has a deadline.
+pub const OUTSTANDING: u32 = 512;
 
 impl NcclComm {
     /// Takes a call: records it if a group is open, otherwise issues it.

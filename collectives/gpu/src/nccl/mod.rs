@@ -45,6 +45,7 @@ pub use api::version;
 pub use comm::{NcclComm, UniqueId};
 pub use control::{Alone, Control, culprit};
 pub(crate) use deadline::until;
+pub use issue::OUTSTANDING;
 pub(crate) use presence::NcclLibrary;
 pub use registered::{CommBuffer, Registration};
 pub use scheduled::run_scheduled;

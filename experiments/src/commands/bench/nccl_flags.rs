@@ -79,12 +79,19 @@ const PERCENTILES: &str =
     "percentiles of the times of single calls are printed with -I 1, and all of them are in the file of -J";
 
 impl NcclFlags {
-    /// Refuses the flags with another backend than nccl, and those that exclude each other. `scheduled` says whether an algorithm runs over
+    /// Refuses the flags with another backend than nccl, those that exclude each other, and nccl-tests' variables that would have no
+    /// effect. `scheduled` says whether an algorithm runs over
     /// NCCL's messages.
     ///
     /// # Errors
     /// A flag is given, and the backend is not nccl; calls in a graph that need the host.
     pub fn check(&self, is_nccl: bool, scheduled: bool) -> CommandResult {
+        let split = ["NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK"];
+        if let Some(split) = split.into_iter().find(|name| is_nccl && std::env::var_os(name).is_some()) {
+            return Err(CommandError::usage(format!(
+                "{split} divides the ranks among several communicators, and bench has one of all ranks: unset it"
+            )));
+        }
         if self.replays.is_some_and(|replays| replays > 0) {
             let excluded = [
                 ("-z 1", self.blocking == Some(1)),
