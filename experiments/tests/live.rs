@@ -72,10 +72,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         );
         assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank, "), "{head}");
         let line = line_with(&mut log, " of 4500000 steps, loss ");
-        assert!(
-            line.contains(" in step ") && line.contains(", lr 0.") && line.ends_with("so far\n"),
-            "{line}"
-        );
+        assert!(line.contains(" in step ") && line.contains(", lr 0.") && line.contains(" so far"), "{line}");
         interrupt(&child, signal);
         let mut rest = String::new();
         text.read_to_string(&mut rest).unwrap();
