@@ -78,7 +78,7 @@ fn every_row_that_states_enough_has_a_record() {
 fn one_known_row_of_a_system_is_marked_and_not_scored() {
     let folder = folder();
     let slow = |seconds: f64| json!({"measured": {"seconds_per_step": seconds}});
-    let rows = [json!({"suspect": true}), slow(9.0), slow(9.0)];
+    let rows = [json!({"suspect": true}), slow(2.0), slow(2.0)];
     let a = written(folder.path(), "a.json", "Alpha", &rows);
     let b = written(folder.path(), "b.json", "Beta", &[slow(2.0), slow(2.0)]);
     let found = records(&["validate", &a, &b, "--with-one-row"]);
@@ -87,7 +87,7 @@ fn one_known_row_of_a_system_is_marked_and_not_scored() {
     assert!(found.iter().all(|record| record["fit"] == "system"));
     let step = |records: &[Value], at: usize| records[at]["predicted_step_s"].as_f64().unwrap();
     let spec = records(&["validate", &a, &b, "--spec-only"]);
-    assert!(step(&found, 2) > 1.2 * step(&spec, 2));
+    assert!(step(&found, 2) > 1.1 * step(&spec, 2));
     let text = said(&["validate", &a, &b, "--with-one-row"]);
     assert!(text.contains("error, all: 2 rows of 2 systems"), "{text}");
     let text = said(&["validate", &a, &b, "--leave-one-system-out"]);
