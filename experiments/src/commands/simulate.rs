@@ -173,7 +173,7 @@ fn known(sweep: &SweepArgs) -> CommandResult {
     let Some(name) = &sweep.algo else { return Ok(()) };
     let Err(mut error) = registry::find(sweep.collective, name) else { return Ok(()) };
     if let registry::Error::Algorithm { known, .. } = &mut error
-        && NcclMachine::tuned(sweep.collective).is_ok()
+        && NcclMachine::covers(sweep.collective).is_ok()
     {
         known.push(nccl::NAME);
     }

@@ -47,7 +47,7 @@ use training::TrainingArgs;
   allfold validate runs/*.json --leave-one-system-out --ablation
 
 The score of a row is max(predicted/measured, measured/predicted). Terms: host-launch, nic-family, link-efficiency,
-host-staging, sockets, pipeline-fill, rendezvous, host-matching, congestion, first-call.")]
+host-staging, sockets, pipeline-fill, gpu-clock, ring-end, own-part, rendezvous, host-matching, congestion, first-call.")]
 pub(crate) struct Args {
     /// Measured runs: nccl-tests' text or JSON, or published runs; or published tables of training throughput, or rows of large models
     #[arg(value_name = "RUN", required = true)]

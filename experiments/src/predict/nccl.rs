@@ -8,7 +8,7 @@ use crate::call::plan::{self, Choice};
 use crate::predict::machine::refused;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Collective;
-use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
+use allfold_nccl_model::physics::{Parameters, PhysicsCase, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform, TUNED};
 use allfold_report::format::time;
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
@@ -82,12 +82,12 @@ impl NcclMachine {
         Ok(NcclMachine { setting, topology: topology.into(), ranks, options })
     }
 
-    /// Refuses a collective that NCCL composes of sends and receives.
+    /// Refuses a collective that NCCL composes of sends and receives, all-to-all excepted.
     ///
     /// # Errors
-    /// A collective that NCCL's tuner does not cover.
-    pub fn tuned(collective: Collective) -> CommandResult {
-        match TUNED.contains(&collective) {
+    /// A collective that the model does not cover.
+    pub fn covers(collective: Collective) -> CommandResult {
+        match TUNED.contains(&collective) || collective == Collective::AllToAll {
             true => Ok(()),
             false => Err(CommandError::usage(format!(
                 "NCCL's tuner does not cover {collective}, which NCCL composes of sends and receives"
@@ -101,14 +101,24 @@ impl NcclMachine {
     /// Flags that leave NCCL no algorithm or protocol; a schedule that cannot be timed.
     pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<NcclTimed> {
         let collective = choice.collective;
-        NcclMachine::tuned(collective)?;
+        NcclMachine::covers(collective)?;
         let (parameters, terms) = (&self.options.parameters, self.options.terms);
         let (count, bytes) = choice.count(size);
+        let adds_bytes = collective.reduces() && choice.dtype.size() == 1;
         let case = self.setting.case(collective, bytes, false).map_err(CommandError::usage)?;
+        let case = PhysicsCase { adds_bytes, ..case };
         let found = simulated(&case, parameters, terms).map_err(refused)?;
+        // NCCL groups the sends and receives of an all-to-all, which its tuner does not estimate.
+        let grouped = collective == Collective::AllToAll;
+        let by = if grouped { "sends and receives" } else { case.algorithm.name() };
+        let tuner = if grouped {
+            String::new()
+        } else {
+            format!(", {} {:.1} us", Predictor::ClosedForm.name(), case.tuner_us)
+        };
         let call = CollectiveCall {
             collective: collective.name().into(),
-            algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),
+            algorithm: format!("NCCL {by}/{}", case.protocol),
             ranks: self.ranks,
             dtype: choice.dtype.name().into(),
             op: collective.reduces().then(|| choice.op.name().into()),
@@ -130,15 +140,12 @@ impl NcclMachine {
             )
         });
         let line = format!(
-            "# {bytes} B: {}/{}, {} of {} channels{within}; {} {:.1} us, {} {:.1} us",
-            case.algorithm,
+            "# {bytes} B: {by}/{}, {} of {} channels{within}; {} {:.1} us{tuner}",
             case.protocol,
             case.used,
             case.running,
             Predictor::Physical.name(),
             closed(&case, parameters, terms),
-            Predictor::ClosedForm.name(),
-            case.tuner_us
         );
         let record = SimulatedCollective { interval, ..record(call, &self.topology, &found, collective) };
         Ok(NcclTimed { record, line })

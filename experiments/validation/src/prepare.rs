@@ -78,7 +78,8 @@ pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> R
     machine.understood.extend(run.remarks.iter().cloned());
     let mut platform = settings::limited(Platform::of(&machine, run.ranks, library), &run.env);
     // NVLink switches do not add numbers of a byte.
-    if run.collective.reduces() && ["int8", "uint8", "char"].contains(&&*run.dtype) {
+    let adds_bytes = run.collective.reduces() && ["int8", "uint8", "char"].contains(&&*run.dtype);
+    if adds_bytes {
         platform.nvls = None;
     }
     let slingshot = machine.nics.is_some_and(|nics| nics.fabric == Fabric::Slingshot && nics.gpudirect);
@@ -90,7 +91,10 @@ pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> R
     let mut rows = Vec::new();
     for row in run.rows.iter().filter(|row| !(both && row.in_place)) {
         match setting.case(run.collective, row.bytes, rows.is_empty()) {
-            Ok(case) => rows.push(PreparedRow { bytes: row.bytes, measured_us: row.time_us, case }),
+            Ok(case) => {
+                let case = PhysicsCase { adds_bytes, ..case };
+                rows.push(PreparedRow { bytes: row.bytes, measured_us: row.time_us, case });
+            }
             Err(error) => return refuse(&error),
         }
     }

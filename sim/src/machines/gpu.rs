@@ -69,11 +69,21 @@ pub struct GpuModel {
     pub bridged: u32,
     /// The PCI Express link with 16 lanes.
     pub pcie: Port,
+    /// The boost clock in GHz.
+    #[serde(default = "usual_clock")]
+    pub clock: f64,
     /// The rates of arithmetic and memory; `None` for a GPU for which kernels are not predicted.
     pub rates: Option<GpuRates>,
     /// The source of these figures.
     #[serde(default)]
     pub source: String,
+}
+
+/// GHz of a GPU whose clock is not stated: between those of an A100 and of an H100.
+pub const USUAL_CLOCK: f64 = 1.7;
+
+fn usual_clock() -> f64 {
+    USUAL_CLOCK
 }
 
 fn two() -> u32 {

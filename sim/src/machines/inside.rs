@@ -6,8 +6,18 @@ use super::part;
 /// Whether the description says that GPUs write into each other's memory over PCIe, or that they do not; `None` if it says neither.
 pub(super) fn says_peer(text: Option<&str>) -> Option<bool> {
     let text = text?.to_lowercase().replace("peer-to-peer", "p2p").replace("peer to peer", "p2p");
-    let denied = ["no p2p", "without p2p", "p2p disabled", "p2p off", "p2p: no", "p2p is off", "p2p not"];
-    let open = text.contains("not stated") || text.contains("p2p unknown") || text.contains('?');
+    let denied = [
+        "no p2p",
+        "no nvlink/p2p",
+        "no nvlink or p2p",
+        "without p2p",
+        "p2p disabled",
+        "p2p off",
+        "p2p: no",
+        "p2p is off",
+        "p2p not",
+    ];
+    let open = ["not stated", "p2p unknown", "details", "?"].into_iter().any(|words| text.contains(words));
     match () {
         () if !text.contains("p2p") || open => None,
         () => Some(!denied.iter().any(|words| text.contains(words))),
@@ -85,6 +95,8 @@ mod tests {
             ("PCIe Gen5, no P2P", Some(false)),
             ("PCIe, P2P disabled", Some(false)),
             ("PCIe; P2P state not stated", None),
+            ("PCIe assumed (no NVLink/P2P/CPU details in source)", None),
+            ("PCIe 4.0, no NVLink/P2P", Some(false)),
             ("PCIe", None),
         ] {
             assert_eq!(says_peer(Some(text)), said, "{text}");

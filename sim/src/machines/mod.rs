@@ -43,6 +43,6 @@ mod words;
 
 pub use description::{Cpu, Description, Machine};
 pub use form_factor::FormFactor;
-pub use gpu::{Generation, GpuModel, Port};
+pub use gpu::{Generation, GpuModel, Port, USUAL_CLOCK};
 pub use nic::{Fabric, Nics};
 pub use rates::GpuRates;

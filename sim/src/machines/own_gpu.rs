@@ -55,6 +55,9 @@ fn keep(row: GpuModel) -> Result<String, String> {
             port.links, port.gb_per_s
         ));
     }
+    if !(0.1..=10.0).contains(&row.clock) {
+        return Err(format!("a clock of {} GHz is not possible; give 0.1 to 10", row.clock));
+    }
     let mut own = lock(&OWN);
     let known = own.iter().position(|known| **known == row);
     let gpu = known.map_or_else(|| &*Box::leak(Box::new(row)), |at| own.remove(at));

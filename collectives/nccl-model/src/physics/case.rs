@@ -37,6 +37,8 @@ pub struct PhysicsCase {
     pub nodes: f64,
     /// The number of ranks of one node.
     pub devices: f64,
+    /// The boost clock of the GPUs in GHz.
+    pub clock: f64,
     /// The generation of the GPUs.
     pub generation: Generation,
     /// Whether the GPUs of a node communicate over NVLink.
@@ -76,6 +78,8 @@ pub struct PhysicsCase {
     /// If the host matches messages to buffers: the size in bytes of the largest message that the host stores in GPU memory without
     /// a call of the driver; otherwise `None`.
     pub host_stores: Option<f64>,
+    /// Whether the call adds numbers of one byte.
+    pub adds_bytes: bool,
     /// Whether this call has the first size that the run measured.
     pub first: bool,
     /// The tuner's own estimate, in microseconds; NaN if the algorithm and protocol cannot run the call.
@@ -126,6 +130,7 @@ impl Setting {
             ranks: f64::from(platform.ranks),
             nodes: f64::from(platform.nodes),
             devices: f64::from(platform.ranks_per_node()),
+            clock: machine.gpu.clock,
             generation: machine.gpu.generation,
             nvlink: machine.nvlink,
             switched: machine.switched,
@@ -145,6 +150,7 @@ impl Setting {
             tree: super::super::constants::tree(platform),
             driven: f64::from(self.driven),
             host_stores: self.host_stores,
+            adds_bytes: false,
             first,
             tuner_us: believed.map_or(f64::NAN, |found| found.time_us),
         }

@@ -11,12 +11,12 @@ use super::case::opening;
 use super::matching::matching;
 use super::parameters::{
     BASE, EXTRA, FILL, FIRST, HOP, HOP_LL128, HOP_SIMPLE, LAUNCH, LAUNCH_CHANNEL, LINK_BRIDGES, LINK_COPIED,
-    LINK_PAIRS, LINK_PCIE, NVLS, NVLS_STEP, P2P, P2P_PEER, Parameters, SHARE, SHARE_COPIED, SOCKET, STEP,
-    TREE, link,
+    LINK_PAIRS, LINK_PCIE, NVLS, NVLS_STEP, P2P, P2P_COPY, P2P_PEER, Parameters, RING_BYTES, RING_END, SHARE,
+    SHARE_COPIED, SOCKET, STEP, STEP_NVLINK5, TREE, link,
 };
 use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
-use allfold_sim::machines::Fabric;
+use allfold_sim::machines::{Fabric, Generation, USUAL_CLOCK};
 
 /// The message sizes in bytes from which some NICs, and from which all NICs, use a rendezvous: 8 KiB is the usual limit of libfabric and
 /// MPI, and half and twice this size are common.
@@ -106,20 +106,25 @@ fn message(case: &PhysicsCase) -> f64 {
 pub(super) fn step(case: &PhysicsCase, parameters: &Parameters) -> f64 {
     match case.algorithm {
         NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => case.step * parameters.at(NVLS_STEP),
+        _ if case.nvlink && case.generation == Generation::Blackwell => {
+            case.step * parameters.of_protocol(STEP, case.protocol) * parameters.at(STEP_NVLINK5)
+        }
         _ => case.step * parameters.of_protocol(STEP, case.protocol),
     }
 }
 
-pub(super) fn base(case: &PhysicsCase, parameters: &Parameters) -> f64 {
+/// The time before a call's first byte, in microseconds: a kernel's start and its first look at flags take a number of clock cycles.
+pub(super) fn base(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let base = if case.base > 0.0 { case.base } else { 8.4 };
-    base * parameters.of_protocol(BASE, opening(case.collective, case.protocol))
+    let clock = if terms.has(ModelTerm::GpuClock) { case.clock } else { USUAL_CLOCK };
+    base * USUAL_CLOCK / clock * parameters.of_protocol(BASE, opening(case.collective, case.protocol))
 }
 
 fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let (inside, across) = chain(case);
     let across = if case.nodes > 1.0 { across * hop(case, parameters, terms) } else { 0.0 };
     let peers = if case.collective == Collective::AllToAll { case.ranks - 2.0 } else { 0.0 };
-    base(case, parameters) + inside * step(case, parameters) + across + peers * parameters.at(P2P_PEER)
+    base(case, parameters, terms) + inside * step(case, parameters) + across + peers * parameters.at(P2P_PEER)
 }
 
 /// The bandwidth in GB/s of the call's bytes that each limit allows.
@@ -135,21 +140,7 @@ pub(super) struct Rates {
 impl Rates {
     pub(super) fn of(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Rates {
         let &PhysicsCase { ranks, nodes, devices, .. } = case;
-        let kind = match (case.nvlink, case.peer) {
-            (true, _) => link(case.generation),
-            (_, true) => LINK_PCIE,
-            _ => LINK_COPIED,
-        };
-        let achieved = terms.has(ModelTerm::LinkEfficiency);
-        let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
-        let mut port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
-        if kind == LINK_PCIE && devices > 2.0 && achieved {
-            port *= parameters.at(LINK_BRIDGES);
-        }
-        if kind == LINK_COPIED {
-            // All bytes pass the link between a PCIe switch and the host.
-            port = port.min(case.port / case.sharing_uplink);
-        }
+        let port = port(case, parameters, terms);
         let network = network(case, parameters, terms);
         // The bytes through a GPU's port (`through`) and out of a node (`out`), per byte of the call.
         let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
@@ -158,7 +149,7 @@ impl Rates {
             // Every byte leaves by the port; of a node's bytes all but those for the node itself by its NICs.
             NcclAlgorithm::Ring if case.collective == Collective::AllToAll => {
                 let group = parameters.at(P2P);
-                ((ranks - 1.0) / ranks / group, devices * (nodes - 1.0) / nodes / group)
+                (sent(case, parameters, terms, port), devices * (nodes - 1.0) / nodes / group)
             }
             NcclAlgorithm::Ring => match case.collective {
                 Collective::Broadcast | Collective::Reduce => (1.0, 1.0),
@@ -206,6 +197,54 @@ impl Rates {
 
     pub(super) fn all(&self) -> f64 {
         self.inside.min(self.across)
+    }
+}
+
+/// The bandwidth out of a GPU to the others of its node, in GB/s.
+///
+/// A channel of a ring takes all steps of a chunk one after another. Of n ranks' n or 2n - 1 steps the last only receives (`ringRun` of
+/// NCCL's `src/device/all_gather.h` and `all_reduce.h`). A channel adds numbers of one byte more slowly than NVLink carries them
+/// (`src/device/reduce_kernel.h`). Over PCIe channels wait for the link, and the last step costs less than this: two L40S are predicted 1.25
+/// times too slow.
+fn port(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
+    let kind = match (case.nvlink, case.peer) {
+        (true, _) => link(case.generation),
+        (_, true) => LINK_PCIE,
+        _ => LINK_COPIED,
+    };
+    let achieved = terms.has(ModelTerm::LinkEfficiency);
+    let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
+    let mut port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+    if kind == LINK_PCIE && case.devices > 2.0 && achieved {
+        port *= parameters.at(LINK_BRIDGES);
+    }
+    if kind == LINK_COPIED {
+        // All bytes pass the link between a PCIe switch and the host.
+        port = port.min(case.port / case.sharing_uplink);
+    }
+    let ring = (case.algorithm, case.protocol) == (NcclAlgorithm::Ring, Protocol::Simple);
+    if !ring || case.nodes > 1.0 || !terms.has(ModelTerm::RingEnd) {
+        return port;
+    }
+    let others = case.ranks - 1.0;
+    let (steps, adding) = match case.collective {
+        Collective::AllReduce => (2.0 * others, others),
+        Collective::ReduceScatter => (others, others),
+        Collective::AllGather => (others, 0.0),
+        _ => return port,
+    };
+    let bytes = if case.adds_bytes && case.nvlink { parameters.at(RING_BYTES) } else { 0.0 };
+    port * steps / (steps + parameters.at(RING_END) + adding * bytes)
+}
+
+/// The bytes through a GPU's port of `port` GB/s per byte of an all-to-all within its node. Over NVLink, the channels that send also copy
+/// the GPU's part for itself, which takes longer than the link saves; sends over PCIe leave them time for it.
+fn sent(case: &PhysicsCase, parameters: &Parameters, terms: Terms, port: f64) -> f64 {
+    let others = (case.ranks - 1.0) / case.ranks;
+    match (case.nvlink, terms.has(ModelTerm::OwnPart)) {
+        (false, true) => others,
+        (_, false) => others / parameters.at(P2P),
+        _ => others / parameters.at(P2P) + port / parameters.at(P2P_COPY) / case.ranks,
     }
 }
 

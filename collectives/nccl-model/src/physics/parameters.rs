@@ -24,7 +24,7 @@ pub struct Parameter {
 }
 
 /// The meaning of each family of parameters.
-const MEANINGS: [(&str, &str); 14] = [
+const MEANINGS: [(&str, &str); 15] = [
     ("launch", "the host's time to launch a call"),
     ("base", "time before a call's first byte, relative to NCCL's tuner"),
     ("step", "time of a step inside a node, relative to NCCL's tuner"),
@@ -37,6 +37,7 @@ const MEANINGS: [(&str, &str); 14] = [
     ("fill", "time to fill a pipeline of chunks"),
     ("extra", "time to agree on a large message before it is sent (rendezvous)"),
     ("p2p", "sends and receives of an all-to-all"),
+    ("ring", "what a ring's step takes more, relative to a step"),
     ("first", "what the first size of a run takes more"),
     ("match", "copies where the host matches messages"),
 ];
@@ -66,7 +67,7 @@ const NOMINAL: &str = "the nominal speed";
 const GUESS: &str = "order of magnitude";
 
 /// The number of parameters.
-pub const COUNT: usize = 57;
+pub const COUNT: usize = 61;
 
 /// All parameters. A parameter's number is its index in this list.
 pub const PARAMETERS: [Parameter; COUNT] = [
@@ -139,6 +140,16 @@ pub const PARAMETERS: [Parameter; COUNT] = [
     p("first", "times", 1.03, 0.03, "the first size of a run carries warm-up"),
     p("match", "us", 6.5, 0.5, "a copy by CUDA's driver: 6 to 7 us (README of NVIDIA's gdrcopy)"),
     p("match.rate", "GB/s", 4.0, 0.7, "the same from pageable memory: order of magnitude"),
+    p("step.NVLink5", "times", 1.2, 0.3, "a store's way through NVLink 5 and its switch: order of magnitude"),
+    p("ring.end", "times", 0.4, 0.5, "order of magnitude"),
+    p(
+        "ring.bytes",
+        "times",
+        0.08,
+        0.5,
+        "order of magnitude: more instructions to add a byte than a wider number",
+    ),
+    p("p2p.copy", "GB/s", 800.0, 0.5, "32 channels, each copying 25 GB/s: order of magnitude"),
 ];
 
 pub(super) const LAUNCH: usize = 0;
@@ -166,6 +177,10 @@ pub(super) const P2P_PEER: usize = 53;
 pub(super) const FIRST: usize = 54;
 pub(super) const MATCH: usize = 55;
 pub(super) const MATCH_RATE: usize = 56;
+pub(super) const STEP_NVLINK5: usize = 57;
+pub(super) const RING_END: usize = 58;
+pub(super) const RING_BYTES: usize = 59;
+pub(super) const P2P_COPY: usize = 60;
 
 /// The index of a fabric's factor, relative to the general figure of its family.
 pub(super) const fn kind(fabric: Fabric) -> usize {

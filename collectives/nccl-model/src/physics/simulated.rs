@@ -79,7 +79,7 @@ fn in_pieces(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Resul
         true => Geometry::blocked(&*found.schedule, (bytes / u64::from(ranks)).max(1)),
         false => Geometry::whole(&*found.schedule, bytes.max(1)),
     };
-    let costs = Costs { launch: micros(base(case, parameters)), ..Costs::FREE };
+    let costs = Costs { launch: micros(base(case, parameters, terms)), ..Costs::FREE };
     let job = Job { costs, window: found.window, ..Job::new(&*found.schedule, &geometry, 1, &topology) };
     let engine = if ranks < MANY { Engine::Auto } else { Engine::BySymmetryRounded };
     let outcome = match simulate(&job, engine) {
@@ -191,7 +191,7 @@ fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Resu
 #[cfg(test)]
 mod tests {
     use super::super::parameters::{MATCH, MATCH_RATE};
-    use super::super::{Setting, Terms};
+    use super::super::{ModelTerm, Setting, Terms};
     use super::*;
     use crate::{Library, Overrides, Platform};
     use allfold_sim::machines::{Description, Machine};
@@ -266,7 +266,11 @@ mod tests {
             case.bytes * (case.ranks - 1.0) / case.ranks / time / 1e3
         };
         let one = rate(&setting("H100", 1, 8, "NVLink4 NVSwitch", ""));
-        assert!((one / (370.8 * 0.85) - 1.0).abs() < 0.02, "{one} GB/s of a port");
+        // The port sends seven parts of eight, and 800 GB/s of copies in memory follow for the eighth.
+        let wanted = 1.0 / (1.0 / (370.8 * 0.85) + 1.0 / (7.0 * 800.0));
+        assert!((one / wanted - 1.0).abs() < 0.01, "{one} GB/s of a port, not {wanted}");
+        let cards = rate(&setting("L40S", 1, 2, "PCIe 4.0", ""));
+        assert!((cards / (24.0 * 0.83) - 1.0).abs() < 0.01, "{cards} GB/s over PCIe");
         // Half of a node's bytes leave it, over 50 GB/s for each GPU.
         let two = rate(&setting("H100", 2, 8, "NVLink4 NVSwitch", "8x400Gb/s IB NDR"));
         assert!((two / (50.0 * 0.95 * 0.85 * 15.0 / 8.0) - 1.0).abs() < 0.03, "{two} GB/s a GPU");
@@ -281,7 +285,9 @@ mod tests {
         let of = |each: u64| setting.case(Collective::AllToAll, 8 * each, false).unwrap();
         let (ll, simple) = (of(16 << 10), of(32 << 10));
         assert_eq!((ll.protocol, simple.protocol), (Protocol::Ll, Protocol::Simple));
-        let start = |parameters: &Parameters| (base(&ll, parameters), base(&simple, parameters));
+        let terms = Terms::default().without(ModelTerm::GpuClock);
+        let start =
+            |parameters: &Parameters| (base(&ll, parameters, terms), base(&simple, parameters, terms));
         let mut parameters = Parameters::default();
         let (with_ll, with_simple) = start(&parameters);
         assert!((with_ll - 6.6).abs() < 1e-9 && (with_simple - with_ll).abs() < 1e-9);
@@ -292,6 +298,35 @@ mod tests {
             parameters.set(number, 3.0);
             let (ll, simple) = start(&parameters);
             assert!((ll / with_ll - times).abs() < 1e-9 && (simple - ll).abs() < 1e-9, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_call_starts_after_a_number_of_clock_cycles() {
+        let start = |gpu: &str| {
+            let case =
+                setting(gpu, 1, 8, "NVLink NVSwitch", "").case(Collective::AllGather, 8, false).unwrap();
+            base(&case, &Parameters::default(), Terms::default())
+        };
+        // A100: 1.41 GHz; H100: 1.98 GHz.
+        assert!((start("A100 SXM") / start("H100 SXM") - 1.98 / 1.41).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_last_step_of_a_ring_sends_nothing() {
+        let end = Parameters::default().at(super::super::parameters::RING_END);
+        for ranks in [2, 4, 8] {
+            let setting = setting("A100", 1, ranks, "NVLink3 NVSwitch", "");
+            let rate = |what: Collective| {
+                let (simulated, closed) =
+                    both(&setting, NcclAlgorithm::Ring, Protocol::Simple, what, 8 << 30);
+                assert!((simulated / closed - 1.0).abs() < 0.01, "{simulated} us, closed {closed}");
+                what.bus_factor(ranks) / closed
+            };
+            let steps = f64::from(ranks - 1);
+            let wanted = (steps + end) / (steps + end / 2.0);
+            let found = rate(Collective::AllReduce) / rate(Collective::AllGather);
+            assert!((found / wanted - 1.0).abs() < 0.01, "{ranks} ranks: {found}, not {wanted}");
         }
     }
 

@@ -18,6 +18,12 @@ allfold_sim::named! {
         Sockets = "sockets",
         /// The first chunk passes every hop of a tree before the pipeline is full, which takes additional time.
         PipelineFill = "pipeline-fill",
+        /// The time before a call's first byte is a number of the GPU's clock cycles.
+        GpuClock = "gpu-clock",
+        /// The last step of a ring only receives, so that a channel sends nothing meanwhile.
+        RingEnd = "ring-end",
+        /// A rank's own part of an all-to-all is copied in its memory by the channels that send the others.
+        OwnPart = "own-part",
         /// Messages beyond a NIC's eager limit use a rendezvous.
         Rendezvous = "rendezvous",
         /// A host that matches messages to buffers copies them one after another.

@@ -23,7 +23,7 @@ const MOST: u64 = 8192;
 type SweptCall = (String, String, u32);
 
 /// Records by NCCL's model, each with the command that makes it: for sweeps over sizes without faults, on machines that the model
-/// covers, of collectives that NCCL's tuner covers.
+/// covers, of collectives that it covers.
 ///
 /// # Errors
 /// The parameters that ship with Allfold cannot be read.
@@ -59,7 +59,7 @@ fn line(
     sizes: &[u64],
 ) -> CommandResult<Vec<(SimulatedCollective, String)>> {
     let Ok(collective) = names::collective(collective) else { return Ok(Vec::new()) };
-    if NcclMachine::tuned(collective).is_err() || Preset::machine(topology, *ranks).is_err() {
+    if NcclMachine::covers(collective).is_err() || Preset::machine(topology, *ranks).is_err() {
         return Ok(Vec::new());
     }
     let machine = NcclMachine::new(topology, *ranks, NcclOptions::published()?)?;
@@ -124,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_few_sizes_and_collectives_without_a_tuner_get_no_line() {
+    fn other_machines_few_sizes_and_collectives_without_a_model_get_no_line() {
         assert!(made(&sweep("nodes8", Collective::AllReduce, &SIZES)).is_empty());
         assert!(made(&sweep("dgx-a100", Collective::AllReduce, &SIZES[..2])).is_empty());
         let all_gather = sweep("dgx-a100", Collective::AllGather, &SIZES);
         assert_eq!(made(&all_gather).len(), SIZES.len());
-        assert!(made(&all_gather.replace("\"all_gather\"", "\"all_to_all\"")).is_empty());
+        assert!(made(&all_gather.replace("\"all_gather\"", "\"gather\"")).is_empty());
     }
 
     #[test]

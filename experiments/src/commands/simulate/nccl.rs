@@ -96,9 +96,9 @@ fn version(text: &str) -> Result<(u32, u32), String> {
 ///
 /// # Errors
 /// An unknown machine, or one with another number of ranks; flags that leave NCCL no algorithm or protocol; a collective that
-/// NCCL's tuner does not cover.
+/// the model does not cover.
 pub fn machine(sweep: &SweepArgs, topology: &str, args: &NcclArgs) -> CommandResult<NcclMachine> {
-    NcclMachine::tuned(sweep.collective)?;
+    NcclMachine::covers(sweep.collective)?;
     if let Some((major, minor)) = args.nccl_version.filter(|version| *version > NEWEST) {
         tracing::info!(
             "NCCL {major}.{minor} is newer than NCCL 2.29, whose rules are the newest that are known and are used"
