@@ -49,13 +49,14 @@ fn training_rows(text: &str) -> Result<RowsFile, String> {
 }
 
 /// All parsers.
-pub const PARSERS: [Parser; 22] = [
+pub const PARSERS: [Parser; 23] = [
     Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
     Parser { name: "topology_toml", run: Reads::Text(|text| drop(Topology::from_toml("fuzz", text, 4))) },
     Parser { name: "msccl", run: Reads::Text(|text| drop(ScheduleTable::from_msccl(text))) },
     Parser { name: "nccl_tests", run: Reads::Text(|text| drop(runs::parse("all_reduce", text))) },
+    Parser { name: "nccl_log", run: Reads::Bytes(|bytes| drop(runs::parse_log(bytes))) },
     Parser { name: "machine", run: Reads::Text(machine) },
     Parser { name: "training_rows", run: Reads::Text(|text| drop(training_rows(text))) },
     Parser { name: "scaling_table", run: Reads::Text(|text| drop(scaling_tables::parse("fuzz", text))) },

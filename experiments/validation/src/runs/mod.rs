@@ -32,7 +32,7 @@ pub use left_out::RowsLeftOut;
 use read::parse_all as parse_given;
 #[cfg(test)]
 pub(crate) use read::parse_unchecked;
-pub use read::{log_facts, parse, read};
+pub use read::{log_facts, parse, parse_log, read};
 pub use reading::{LogFacts, Reading};
 pub use run::{Run, RunRow};
 

@@ -87,7 +87,7 @@ fn binary(line: usize) -> Flaw {
 /// Reads a log line by line.
 fn log(path: &Path, name: &str, ranks: Option<u32>) -> Result<Reading, Flaw> {
     let mut reader = table::Reader::new(name, ranks);
-    each_line(path, |number, line| reader.line(number, line))?;
+    each_line(open(path)?, |number, line| reader.line(number, line))?;
     reader.finish()
 }
 
@@ -96,20 +96,35 @@ fn log(path: &Path, name: &str, ranks: Option<u32>) -> Result<Reading, Flaw> {
 /// # Errors
 /// A file that cannot be opened or is no text, or has no line of NCCL's log.
 pub fn log_facts(path: &Path) -> Result<LogFacts, Flaw> {
+    open(path).and_then(parse_log).map_err(|flaw| flaw.of(path))
+}
+
+/// [`log_facts`] of a log that is open.
+///
+/// # Errors
+/// A log that is no text, or has no line of NCCL's log.
+pub fn parse_log(log: impl BufRead) -> Result<LogFacts, Flaw> {
     let (mut facts, mut lines) = (Facts::default(), 0u64);
-    let read = each_line(path, |_, line| {
+    each_line(log, |_, line| {
         lines += u64::from(line.contains("NCCL INFO"));
         facts.learn(line);
         Ok(())
-    });
-    let none = || Flaw::whole("expected lines with `NCCL INFO`, as NCCL_DEBUG=INFO prints them; it has none");
-    read.and_then(|()| if lines > 0 { Ok(()) } else { Err(none()) }).map_err(|flaw| flaw.of(path))?;
-    Ok(LogFacts { env: facts.env(), used: facts.used, nics: facts.nics })
+    })?;
+    match lines {
+        0 => Err(Flaw::whole("expected lines with `NCCL INFO`, as NCCL_DEBUG=INFO prints them; it has none")),
+        _ => Ok(LogFacts { env: facts.env(), used: facts.used, nics: facts.nics }),
+    }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>, Flaw> {
+    File::open(path).map(BufReader::new).map_err(Flaw::whole)
 }
 
 /// Calls `take` with the number and the text of every line of a log, which is never held whole.
-fn each_line(path: &Path, mut take: impl FnMut(usize, &str) -> Result<(), Flaw>) -> Result<(), Flaw> {
-    let mut file = BufReader::new(File::open(path).map_err(Flaw::whole)?);
+fn each_line(
+    mut file: impl BufRead,
+    mut take: impl FnMut(usize, &str) -> Result<(), Flaw>,
+) -> Result<(), Flaw> {
     let mut bytes = Vec::new();
     for number in 1.. {
         bytes.clear();

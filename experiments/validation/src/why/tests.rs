@@ -6,7 +6,7 @@ use super::*;
 use crate::file::ParameterFile;
 use crate::prepare::{GivenMachine, prepare};
 use crate::runs::{Run, parse_unchecked};
-use allfold_nccl_model::physics::Parameters;
+use allfold_nccl_model::physics::{Parameters, Terms, closed};
 use allfold_sim::hash::SplitMix;
 use std::collections::BTreeMap;
 
@@ -157,4 +157,34 @@ fn why_scores() {
     println!("{tally:#?}");
     let [first, second, blamed] = tally.shares();
     assert!(first >= 0.85 && second >= 0.95 && blamed <= 0.02);
+}
+
+/// The format of NVIDIA/nccl, `ext-tuner/example/README.md`.
+#[test]
+fn a_tuner_file_has_a_line_for_every_size_in_the_words_of_the_plug_in() {
+    let file = ParameterFile::published().unwrap();
+    let healthy = prepare(&run_on(MACHINES[2]), None, true).unwrap();
+    let made = |times: f64| {
+        let parameters = file.parameters();
+        let measured =
+            healthy.rows.iter().map(|row| times * closed(&row.case, &parameters, Terms::default()));
+        tuner_file(&healthy, &measured.collect::<Vec<_>>(), &parameters, &file.spreads())
+    };
+    assert_eq!(made(0.1), None);
+    let (text, gains) = made(20.0).unwrap();
+    assert_eq!(gains, healthy.rows.len());
+    let algorithms = ["tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat"];
+    let mut next = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let fields: Vec<&str> = line.split(',').collect();
+        let [collective, from, to, algorithm, protocol, channels, nodes, ranks] = fields[..] else {
+            panic!("{line}")
+        };
+        assert_eq!([collective, channels, nodes, ranks], ["allreduce", "-1", "2", "16"], "{line}");
+        assert!(algorithms.contains(&algorithm), "{line}");
+        assert!(["ll", "ll128", "simple"].contains(&protocol), "{line}");
+        assert_eq!(from.parse::<u64>().unwrap(), next, "{line}");
+        next = to.parse::<u64>().unwrap() + 1;
+    }
+    assert!(next > 4_294_967_295, "{text}");
 }
