@@ -42,6 +42,7 @@ mod thread_pool;
 mod update;
 
 #[cfg(test)]
+#[path = "../../tests/gradients/gradcheck.rs"]
 mod gradcheck;
 
 pub use add::{add, add_cost, add_to};

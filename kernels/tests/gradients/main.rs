@@ -4,7 +4,6 @@
 mod batch_norm;
 mod embedding;
 mod gelu;
-#[path = "../../src/nn/gradcheck.rs"]
 mod gradcheck;
 mod layer_norm;
 mod linear;

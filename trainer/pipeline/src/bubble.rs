@@ -62,21 +62,9 @@ impl PipelineTimeline {
     /// - `interleaved` with v chunks on a stage: (p-1)(f+b+w)/v.
     /// - `zb_h1`: (p-1)(f+b-w) where w <= f, w <= b and m >= p. Without the conditions on w it is (p-1) max(f+b-w, f, b).
     /// - `zb_v`: (p-1)f/2 where f = b = w and m >= 2p-1. That is the time until the last stage starts, which is published
-    ///   as no bubble: see [`PipelineTimeline::bubble_within`].
+    ///   as no bubble: no stage idles between its first and its last action.
     pub fn bubble(&self) -> u64 {
         self.makespan() - (0..self.stages.len()).map(|stage| self.busy(stage)).max().unwrap_or(0)
-    }
-
-    /// The largest idle time of a stage between the start of its first action and the end of its last.
-    ///
-    /// This is how zero-bubble schedules are published: a stage that has ended continues with the next step at once,
-    /// which needs an optimiser step without a collective over all stages. `zb_v`: 0 where f = b = w and m >= 2p-1.
-    pub fn bubble_within(&self) -> u64 {
-        let idle = |(stage, actions): (usize, &Vec<TimedAction>)| {
-            let (first, last) = (actions.first()?, actions.last()?);
-            Some(last.end - first.start - self.busy(stage))
-        };
-        self.stages.iter().enumerate().filter_map(idle).max().unwrap_or(0)
     }
 }
 
@@ -162,13 +150,23 @@ mod tests {
         }
     }
 
+    /// The largest idle time of a stage between the start of its first action and the end of its last, which is how zero-bubble schedules
+    /// are published: a stage that has ended continues with the next step at once.
+    fn bubble_within(timeline: &PipelineTimeline) -> u64 {
+        let idle = |(stage, actions): (usize, &Vec<TimedAction>)| {
+            let (first, last) = (actions.first()?, actions.last()?);
+            Some(last.end - first.start - timeline.busy(stage))
+        };
+        timeline.stages.iter().enumerate().filter_map(idle).max().unwrap_or(0)
+    }
+
     #[test]
     fn zb_v_has_no_bubble_at_equal_costs_and_enough_micro_batches() {
         let unit = ChunkCosts { forward: 1, input_grad: 1, weight_grad: 1 };
         for (_, p, m) in tested(8, 24).filter(|(schedule, ..)| *schedule == ZbV) {
             let timeline = timeline(ZbV, p, m, unit).unwrap();
             let (before_last, missing) = (p as u64 - 1, (2 * p - 1).saturating_sub(m) as u64);
-            assert_eq!(timeline.bubble_within(), 2 * missing, "{p} x {m}");
+            assert_eq!(bubble_within(&timeline), 2 * missing, "{p} x {m}");
             assert_eq!(timeline.bubble(), before_last.max(2 * missing), "{p} x {m}");
             assert_eq!(timeline.busy(0), 6 * m as u64);
         }

@@ -24,8 +24,6 @@ mod modeled_ranks;
 mod network;
 mod overheads;
 mod phase_times;
-#[cfg(test)]
-mod pipeline_tests;
 mod step;
 mod step_costs;
 #[cfg(test)]

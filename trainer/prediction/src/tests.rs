@@ -1,3 +1,5 @@
+mod pipeline;
+
 use super::*;
 use allfold_sim::Topology;
 use allfold_sim::machines::GpuRates;

@@ -26,8 +26,8 @@ pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
