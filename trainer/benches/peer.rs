@@ -110,7 +110,9 @@ fn time((name, strategy): (&str, &str), threads: usize, turns: usize, comm: &Com
     let (warm, steps) = (warm.div_ceil(turns), steps / turns);
     let (rows, classes, batch) = (network.rows(), network.classes(), config.training.batch);
     let optimiser = optim::build::<f32>(&config, network.params())?;
-    let flops = network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops;
+    let phases = network.forward_phases().into_iter().chain(network.backward_phases());
+    let step: u64 = phases.map(|phase| network.cost(phase, batch).flops).sum();
+    let flops = step + optimiser.cost(network.param_count()).flops;
     let whole = name == "gpt";
     let number = |i: usize| (i as u64 * 2_654_435_761 % 4_093) as f32;
     let x: Vec<f32> = (0..batch * network.inputs())

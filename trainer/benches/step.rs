@@ -56,7 +56,9 @@ fn step(c: &mut Criterion) {
         let x: Vec<f32> = (0..batch * network.inputs()).map(|i| (i * 7919 % 17) as f32 / 16.0).collect();
         let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
         let optimiser = optim::build::<f32>(&config, network.params()).unwrap();
-        group.throughput(flops(network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops));
+        let phases = network.forward_phases().into_iter().chain(network.backward_phases());
+        let step: u64 = phases.map(|phase| network.cost(phase, batch).flops).sum();
+        group.throughput(flops(step + optimiser.cost(network.param_count()).flops));
         group.bench_function(name, |bench| {
             bench.iter_custom(|steps| {
                 let body = |comm| {

@@ -6,7 +6,7 @@
 use allfold_collectives::World;
 use allfold_kernels::nn::Float;
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::layers::{Forward, Layer, LayerCost, Linear};
+use allfold_trainer::layers::{Forward, Layer, LayerCost, LayerTraits, Linear};
 use allfold_trainer::models::{Gpt, Llama, ResNet, gpt, llama, resnet};
 use allfold_trainer::{
     Batch, Config, Error, Model, Network, RankTrainer, config, data, models, optim, weights,
@@ -286,8 +286,8 @@ impl Layer<f64> for Counted {
         self.0.fetch_add(1, Ordering::Relaxed);
         (0, 0)
     }
-    fn identity_backward(&self) -> bool {
-        true
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { identity_backward: true, ..LayerTraits::default() }
     }
     fn forward(&self, pass: Forward<f64>) {
         pass.y.copy_from_slice(pass.x);

@@ -2,7 +2,7 @@
 //! (P. Ramachandran, B. Zoph and Q. Le, "Searching for activation functions", 2017).
 
 use allfold_kernels::nn::{Float, OpCost};
-use allfold_trainer::layers::{Backward, Forward, Init, Layer, LayerCost, Linear, Tensor};
+use allfold_trainer::layers::{Backward, Forward, Init, Layer, LayerCost, LayerTraits, Linear, Tensor};
 use allfold_trainer::{Config, Network, Result, SampleForm};
 
 /// The layer over this many features.
@@ -19,16 +19,12 @@ impl<F: Float> Layer<F> for Swish {
         self.0
     }
 
-    fn outputs(&self) -> usize {
-        self.0
-    }
-
     fn params(&self) -> Vec<Tensor> {
         vec![Tensor::new("beta", &[self.0], Init::Constant(1.0))]
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { free_output: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -255,7 +255,7 @@ impl Passes {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         self.gather_gradient(l, with)?;
         let dy = self.first_grad(l)?;
-        if self.network.layers()[l].identity_backward() {
+        if self.network.layers()[l].traits().identity_backward {
             return self.pass_on(l, dy, with);
         }
         let dx = self.fresh(l, n * self.network.layers()[l].inputs(), queue)?;

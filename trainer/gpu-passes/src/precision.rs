@@ -29,7 +29,7 @@ impl TensorFormats {
         let (mut layers, mut acts) = (Vec::new(), vec![DType::F32]);
         for (l, layer) in network.layers().iter().enumerate() {
             let follows = network.from(l).iter().all(|&from| acts[from] != DType::F32);
-            let dtype = match (layer.cast(), narrow) {
+            let dtype = match (layer.traits().cast, narrow) {
                 (Cast::Narrow, Some(narrow)) => narrow,
                 (Cast::Follow, Some(narrow)) if follows => narrow,
                 _ => DType::F32,
@@ -62,6 +62,6 @@ impl TensorFormats {
 
     /// Whether a layer reads its weights in the narrow type.
     pub fn narrows(&self, network: &Network<f32>, layer: usize) -> bool {
-        self.narrow.is_some() && network.layers()[layer].cast() == Cast::Narrow
+        self.narrow.is_some() && network.layers()[layer].traits().cast == Cast::Narrow
     }
 }

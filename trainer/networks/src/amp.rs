@@ -31,7 +31,7 @@ impl<F: Float> Autocast<F> {
 
     /// Autocast to `narrow` for the layers of a network whose [`Cast`] allows it.
     pub fn new(narrow: Narrow, network: &Network<F>) -> Autocast<F> {
-        let casts: Vec<Cast> = network.layers().iter().map(|layer| layer.cast()).collect();
+        let casts: Vec<Cast> = network.layers().iter().map(|layer| layer.traits().cast).collect();
         let mut narrows = vec![false];
         for (l, cast) in casts.iter().enumerate() {
             let follows = network.from(l).iter().all(|&from| narrows[from]);

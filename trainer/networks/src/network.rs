@@ -6,6 +6,7 @@
 mod builder;
 mod context_split;
 mod expert_split;
+mod gradients_held;
 mod layout;
 mod outline;
 mod recompute;
@@ -27,6 +28,7 @@ use crate::layers::{Init, Layer, PassKind, PeerCall};
 use crate::{Error, Result, pattern};
 use allfold_base::suggest::nearest;
 use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
+use gradients_held::gradients_held;
 use std::ops::Range;
 
 /// A parameter or buffer, and its range in the flat buffer of all parameters or buffers.
@@ -137,13 +139,16 @@ impl<F: Float> Network<F> {
         let free = |&&from: &&usize| {
             from > 0
                 && readers[from] == 1
-                && !self.layers[from - 1].needs_output()
+                && self.layers[from - 1].traits().free_output
                 && !self.begins_recomputed(from)
         };
         let mut storages = vec![0];
         for (l, (layer, from)) in self.layers.iter().zip(&self.from).enumerate() {
-            let input =
-                if layer.in_place() && !self.ends_recomputed(l) { from.iter().find(free) } else { None };
+            let input = if layer.traits().in_place && !self.ends_recomputed(l) {
+                from.iter().find(free)
+            } else {
+                None
+            };
             storages.push(input.map_or(storages.len(), |&input| storages[input]));
         }
         storages
@@ -304,12 +309,9 @@ impl<F: Float> Network<F> {
     /// # Errors
     /// [`Error::Batch`]: a layer would compute its statistics from one value.
     pub fn normalises(&self, n: usize) -> Result<()> {
-        match self.layers.iter().position(|layer| (1..layer.min_batch()).contains(&n)) {
-            Some(layer) => {
-                Err(self.one_value(layer, "a rank needs 2 samples or more, or `model.sync_batch_norm`"))
-            }
-            None => Ok(()),
-        }
+        let needs = "a rank needs 2 samples or more, or `model.sync_batch_norm`";
+        let layer = self.layers.iter().position(|layer| (1..layer.min_batch()).contains(&n));
+        layer.map_or(Ok(()), |layer| Err(self.one_value(layer, needs)))
     }
 
     /// Checks a batch of all ranks by `totals`, the sums over ranks of a synchronised layer.
@@ -350,7 +352,7 @@ impl<F: Float> Network<F> {
             let trains = spans.params.clone().any(|param| !self.frozen[param]);
             let sums = self.layers[layer].sync_len().1 > 0;
             let passed = self.from[layer].iter().any(|&from| trained[from]);
-            let late = passed && self.layers[layer].needs_gradients();
+            let late = passed && self.layers[layer].traits().needs_gradients;
             // The sums of a synchronised layer are its parameters' gradients, frozen or not.
             if trains || sums && passed && !spans.params.is_empty() {
                 phases.push(Phase::WeightGrad(layer));
@@ -444,38 +446,8 @@ impl<F: Float> Network<F> {
         let numbers = self.recomputed_values(n)
             + 4 * self.param_count() as u128
             + self.buffer_count() as u128
-            + n as u128 * (self.inputs() as u128 + self.gradients_held());
+            + n as u128 * (self.inputs() as u128 + gradients_held(self));
         let all = numbers * size_of::<F>() as u128 + (0..self.layers.len()).map(held).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
-    }
-
-    /// The most numbers per sample that gradients with respect to activations hold at one time of the backward pass: from the last
-    /// layer that reads an activation to the layer that made it.
-    fn gradients_held(&self) -> u128 {
-        let outputs = |act: usize| self.layers[act - 1].outputs() as u128;
-        let mut held = vec![false; self.layers.len() + 1];
-        held[self.layers.len()] = true;
-        let mut now = outputs(self.layers.len());
-        let mut most = now;
-        for (l, layer) in self.layers.iter().enumerate().rev() {
-            // A gathered gradient is held in addition to this rank's part of it.
-            let gathers = layer.gradient_len() > layer.outputs();
-            let gathered = if gathers { layer.gradient_len() as u128 } else { 0 };
-            for &from in self.from(l) {
-                if from > 0 && !std::mem::replace(&mut held[from], true) {
-                    now += outputs(from);
-                }
-            }
-            most = most.max(now + gathered);
-            if held[l + 1] {
-                now -= outputs(l + 1);
-            }
-        }
-        most
-    }
-
-    /// The cost of forward pass, loss and backward pass over `n` samples.
-    pub fn step_cost(&self, n: usize) -> OpCost {
-        self.forward_phases().into_iter().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
     }
 }

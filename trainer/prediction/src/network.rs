@@ -143,10 +143,10 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         self.network.sync_len(phase)
     }
     fn axis(&self, layer: usize) -> Option<MeshAxis> {
-        self.network.layers()[layer].axis()
+        self.network.layers()[layer].traits().axis
     }
     fn charges_itself(&self, layer: usize) -> bool {
-        self.network.layers()[layer].charges_itself()
+        self.network.layers()[layer].traits().charges_itself
     }
     fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
         self.network.peer_calls(phase, n)

@@ -65,7 +65,7 @@ impl<F: Float> Worker<'_, F> {
         let slot = &mut slots[slot.0];
         let draw_key = draw_key.after(slot.first);
         let phase = (phase, slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let buffers = &mut buffers[network.buffers_of(l)];
@@ -110,10 +110,10 @@ impl<F: Float> Worker<'_, F> {
         let Worker { slots, units, network, on, begun, groups, waited, observed, .. } = self;
         let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
         let phase = (Phase::WeightGrad(l), slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
         peers.narrow = on.amp.is_narrow(l);
         let (layer, tied) = (&network.layers()[l], std::mem::take(&mut slot.tied_grads[owner]));
-        let keeps = layer.needs_gradients() || layer.sync_len().1 > 0;
+        let keeps = layer.traits().needs_gradients || layer.sync_len().1 > 0;
         let params = &unit.params.here("parameters")?[range.clone()];
         let grads = &mut unit.grads.here_mut("gradients")?[range];
         if !begun[owner] && !keeps && !waits {
@@ -147,7 +147,7 @@ impl<F: Float> Worker<'_, F> {
         let Worker { slots, units, network, on, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
         let phase = (Phase::InputGrad(l), slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);

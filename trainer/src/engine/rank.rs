@@ -73,10 +73,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         self.since = start;
         // The computation of a layer that exchanges values comes before its exchanges, so it is charged first.
         let layer = layer_of(phase).map(|l| &self.network.layers()[l]);
-        let exchanges = layer.is_some_and(|layer| layer.axis().is_some());
+        let exchanges = layer.is_some_and(|layer| layer.traits().axis.is_some());
         let narrow = layer_of(phase).is_some_and(|l| self.on.amp.is_narrow(l));
         let cost = DeviceWork { narrow, ..work(self.network.cost(phase, n)) };
-        if exchanges && !layer.is_some_and(|layer| layer.charges_itself()) {
+        if exchanges && !layer.is_some_and(|layer| layer.traits().charges_itself) {
             self.groups.world.charge(&cost);
         }
         match phase {

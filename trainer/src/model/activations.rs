@@ -198,17 +198,17 @@ impl<F: Float> Activations<F> {
     ) {
         let Some(dy) = self.output_grad(on, network, (l, n), peers) else { return };
         let layer = &network.layers()[l];
-        let moves = layer.identity_backward() || layer.in_place();
+        let moves = layer.traits().identity_backward || layer.traits().in_place;
         if moves && keep {
             let mut copy = on.pool.take(dy.len());
             copy.copy_from_slice(&dy);
             self.act_grads[l + 1] = Some(copy);
         }
-        if layer.identity_backward() {
+        if layer.traits().identity_backward {
             return self.pass_on(on, network.from(l), dy);
         }
         let from = network.from(l)[0];
-        if layer.in_place() {
+        if layer.traits().in_place {
             let mut dx = dy;
             layer.backward_in_place(self.act(network, l + 1), &mut dx);
             on.amp.round_of(l, &mut dx);

@@ -1,8 +1,7 @@
 use super::*;
 use crate::engine::StepInput;
 use crate::layers::{
-    Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool,
-    Relu,
+    Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, Pool, Relu,
 };
 use crate::models::{Bert, Cnn, Gpt, Llama, bert, cnn, gpt, llama, mlp};
 use crate::{Builder, Config, RankTrainer};
@@ -71,13 +70,13 @@ fn networks() -> Vec<Network<f64>> {
         ("conv", Box::new(conv(2, 3, 2))),
         ("bn", Box::new(BatchNorm::new(3, 9))),
         ("relu", Box::new(Relu::new(27))),
-        ("mean", Box::new(MeanPool::new(mean))),
+        ("mean", Box::new(Pool::mean(mean))),
         ("global", Box::new(GlobalMeanPool::new(3, 4))),
         ("fc", Box::new(Linear::new(3, 4))),
     ];
     let max = PoolShape { channels: 2, picture, window: 2, stride: 2, padding: 0 };
     let pooled: Vec<(&str, Box<dyn Layer<f64>>)> =
-        vec![("max", Box::new(MaxPool::new(max))), ("fc", Box::new(Linear::new(18, 3)))];
+        vec![("max", Box::new(Pool::max(max))), ("fc", Box::new(Linear::new(18, 3)))];
     let named = |layers: Vec<(&str, Box<dyn Layer<f64>>)>| {
         Network::new(layers.into_iter().map(|(name, layer)| (name.to_string(), layer)).collect()).unwrap()
     };

@@ -7,7 +7,7 @@ use allfold_trainer::Builder;
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{
-    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, LayerNorm, Linear, Pool, Relu,
 };
 use allfold_trainer::optim::{Optimiser, Sgd};
 use allfold_trainer::{Batch, Config, Model, Network, RankTrainer, Result};
@@ -23,7 +23,7 @@ fn block() -> Network<f32> {
     let mut builder = Builder::new(2 * 8 * 7);
     let a = builder.push("stem", conv(2, 4, (8, 7), 3, 1).with_bias(Init::Uniform(0.3)), &[0]).unwrap();
     let pool = PoolShape { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
-    let b = builder.push("pool", MaxPool::new(pool), &[a]).unwrap();
+    let b = builder.push("pool", Pool::max(pool), &[a]).unwrap();
     let c = builder.push("conv1", conv(4, 6, (4, 4), 3, 2), &[b]).unwrap();
     let d = builder.push("bn1", BatchNorm::new(6, 4), &[c]).unwrap();
     let e = builder.push("relu", Relu::new(24), &[d]).unwrap();
@@ -38,7 +38,7 @@ fn block() -> Network<f32> {
     let j = builder.push("gelu", Gelu::new(24), &[i]).unwrap();
     let j = builder.push("add2", Add::new(24), &[j, h]).unwrap();
     let mean = PoolShape { channels: 6, picture: (2, 2), window: 2, stride: 1, padding: 0 };
-    let k = builder.push("mean", MeanPool::new(mean), &[j]).unwrap();
+    let k = builder.push("mean", Pool::mean(mean), &[j]).unwrap();
     let l = builder.push("again", Linear::new(6, 12), &[k]).unwrap();
     let m = builder.push("planes", GlobalMeanPool::new(3, 4), &[l]).unwrap();
     builder.push("fc", Linear::new(3, 4), &[m]).unwrap();

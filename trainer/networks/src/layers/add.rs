@@ -1,6 +1,6 @@
 //! The sum of two branches.
 
-use super::{Forward, Layer, LayerCost, LayerOperation};
+use super::{Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{self, Float};
 
 /// Adds two activations of this many numbers per sample.
@@ -18,24 +18,12 @@ impl<F: Float> Layer<F> for Add {
         self.0
     }
 
-    fn outputs(&self) -> usize {
-        self.0
-    }
-
     fn operation(&self) -> LayerOperation {
         LayerOperation::Add
     }
 
-    fn in_place(&self) -> bool {
-        true
-    }
-
-    fn needs_output(&self) -> bool {
-        false
-    }
-
-    fn identity_backward(&self) -> bool {
-        true
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { in_place: true, free_output: true, identity_backward: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

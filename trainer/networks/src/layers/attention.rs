@@ -1,7 +1,7 @@
 //! Self-attention over queries, keys and values side by side.
 
 use super::Cast;
-use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{AttentionDropout, AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
 
 /// Attention, from `[T, 3 C]` to `[T, C]` per sample; from fewer numbers, if heads of queries share keys and values. If it drops probabilities, its random draws are those of a
@@ -49,8 +49,8 @@ impl<F: Float> Layer<F> for Attention {
         LayerOperation::Attention { positions, width, heads, kv_heads, causal, dropped, first_head }
     }
 
-    fn cast(&self) -> Cast {
-        Cast::Narrow
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Narrow, ..LayerTraits::default() }
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {

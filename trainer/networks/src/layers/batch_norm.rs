@@ -1,6 +1,6 @@
 //! Batch normalisation of each channel, with running statistics for evaluation.
 
-use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
 use allfold_kernels::nn::{BatchNormShape as Shape, Float, OpCost};
 
 /// A batch norm. Each rank of a data-parallel run normalises by its own samples; a synchronised batch norm normalises by the
@@ -22,17 +22,13 @@ impl<F: Float> Layer<F> for BatchNorm {
         self.shape.channels * self.shape.plane
     }
 
-    fn outputs(&self) -> usize {
-        self.shape.channels * self.shape.plane
-    }
-
     fn operation(&self) -> LayerOperation {
         let Shape { channels, plane } = self.shape;
         LayerOperation::BatchNorm { channels, plane, synchronised: self.synchronised }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { free_output: true, needs_gradients: true, ..LayerTraits::default() }
     }
 
     fn params(&self) -> Vec<Tensor> {
@@ -105,10 +101,6 @@ impl<F: Float> Layer<F> for BatchNorm {
             dw,
             db,
         );
-    }
-
-    fn needs_gradients(&self) -> bool {
-        true
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]) {

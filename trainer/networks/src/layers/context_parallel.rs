@@ -13,7 +13,8 @@
 //! round by round from its maximum and its sum so far.
 
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, MeshAxis, PassKind,
+    PeerCall, Tensor,
 };
 use allfold_kernels::nn::{
     AttentionDropout, AttentionShape, DropoutKernel, DropoutStream, Float, Matrix, OpCost, Store, add,
@@ -237,12 +238,13 @@ impl<F: Float> Layer<F> for RingAttention {
         LayerOperation::RingAttention { positions, width, heads, dropped: self.dropped }
     }
 
-    fn axis(&self) -> Option<MeshAxis> {
-        Some(MeshAxis::Context)
-    }
-
-    fn charges_itself(&self) -> bool {
-        true
+    fn traits(&self) -> LayerTraits {
+        LayerTraits {
+            axis: Some(MeshAxis::Context),
+            charges_itself: true,
+            cast: Cast::Narrow,
+            ..LayerTraits::default()
+        }
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
@@ -264,10 +266,6 @@ impl<F: Float> Layer<F> for RingAttention {
             }
         }
         calls
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Narrow
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
@@ -367,12 +365,22 @@ pub struct PositionsPart {
     positions: usize,
     width: usize,
     own: [Range<usize>; 2],
+    /// Whether the ranks of the tensor axis share positions, and gather the gradients of each other's rows. Those of the context axis sum
+    /// all gradients anyway.
+    gathers: bool,
 }
 
 impl PositionsPart {
     /// A table of `positions` rows of `width` numbers, of which rank `index` of `size` adds its own.
     pub fn new(positions: usize, width: usize, (index, size): (usize, usize)) -> PositionsPart {
-        PositionsPart { positions, width, own: own_positions(positions, index, size) }
+        PositionsPart { positions, width, own: own_positions(positions, index, size), gathers: false }
+    }
+
+    /// A table of `positions` rows of `width` numbers, of which this rank of the tensor axis adds the rows `own`. The ranks have equally
+    /// many rows, in order of ranks.
+    pub fn of_sequence(positions: usize, width: usize, own: Range<usize>) -> PositionsPart {
+        let end = own.end;
+        PositionsPart { positions, width, own: [own, end..end], gathers: true }
     }
 
     /// For each of this rank's two runs of rows: the offset in a sample's activation, and the elements of the table.
@@ -391,20 +399,26 @@ impl<F: Float> Layer<F> for PositionsPart {
         self.outputs()
     }
 
-    fn outputs(&self) -> usize {
-        self.outputs()
-    }
-
     fn operation(&self) -> LayerOperation {
-        LayerOperation::PositionsPart { rows: self.own.clone(), width: self.width }
+        let PositionsPart { positions, width, ref own, gathers } = *self;
+        match gathers {
+            true => LayerOperation::SequencePositions { positions, rows: own[0].clone(), width },
+            false => LayerOperation::PositionsPart { rows: own.clone(), width },
+        }
     }
 
     fn params(&self) -> Vec<Tensor> {
         vec![Tensor::new("weight", &[self.positions, self.width], Init::Constant(0.0))]
     }
 
-    fn identity_backward(&self) -> bool {
-        true
+    fn traits(&self) -> LayerTraits {
+        let axis = self.gathers.then_some(MeshAxis::Tensor);
+        LayerTraits { axis, identity_backward: true, ..LayerTraits::default() }
+    }
+
+    fn peer_calls(&self, pass: PassKind, _n: usize) -> Vec<PeerCall> {
+        let gathers = self.gathers && pass == PassKind::WeightGrad;
+        gathers.then_some(PeerCall::Gather(self.outputs())).into_iter().collect()
     }
 
     fn forward(&self, pass: Forward<F>) {
@@ -417,6 +431,11 @@ impl<F: Float> Layer<F> for PositionsPart {
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
+        if self.gathers {
+            let mut own = vec![F::ZERO; self.outputs()];
+            pass.dy.chunks_exact(own.len()).for_each(|dy| add_to(&mut own, dy));
+            return pass.peers.gather(&own, grads);
+        }
         grads.fill(F::ZERO);
         for dy in pass.dy.chunks_exact(self.outputs()) {
             self.runs().into_iter().for_each(|(at, rows)| {

@@ -1,7 +1,7 @@
 //! Convolution with a square kernel.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
 use allfold_kernels::nn::{Conv2dShape as Shape, Float, OpCost};
 
 /// A convolution, which keeps the padded pictures, or the transformed weight, of the forward pass for the backward pass.
@@ -49,8 +49,8 @@ impl<F: Float> Layer<F> for Conv2d {
         LayerOperation::Conv { shape: self.shape, bias: self.bias.is_some() }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Narrow, free_output: true, uses_up_saved: true, ..LayerTraits::default() }
     }
 
     fn params(&self) -> Vec<Tensor> {
@@ -58,14 +58,6 @@ impl<F: Float> Layer<F> for Conv2d {
         let weight = Tensor::new("weight", &[outputs, inputs / groups, kernel, kernel], self.init);
         let bias = self.bias.map(|init| Tensor::new("bias", &[outputs], init));
         [weight].into_iter().chain(bias).collect()
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Narrow
-    }
-
-    fn uses_up_saved(&self) -> bool {
-        true
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {

@@ -1,6 +1,6 @@
 //! Dropout: in training a share of the numbers becomes 0, and the rest is scaled up so that the expected sum stays the same.
 
-use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{DropoutKernel as Kernel, DropoutStream, Float};
 use std::ops::Range;
 
@@ -33,16 +33,12 @@ impl<F: Float> Layer<F> for Dropout {
         self.width()
     }
 
-    fn outputs(&self) -> usize {
-        self.width()
-    }
-
     fn operation(&self) -> LayerOperation {
         LayerOperation::Dropout { share: self.share, runs: self.runs.clone() }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { free_output: true, ..LayerTraits::default() }
     }
 
     /// The random stream, from which the backward pass repeats the draws.

@@ -1,8 +1,8 @@
 //! Tables: a row for each token, and a row for each position.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
-use allfold_kernels::nn::{self, EmbeddingShape as Shape, Float, OpCost};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
+use allfold_kernels::nn::{self, EmbeddingShape as Shape, Float};
 
 /// A table that gives a row for each of `positions` tokens of a sample.
 pub struct Embedding {
@@ -16,13 +16,8 @@ pub struct Positions {
     positions: usize,
     rows: usize,
     width: usize,
-    init: Init,
-}
-
-/// Adds to each position of a sample the first row of a table of two: that of the first segment of a text, as in BERT.
-pub struct Segment {
-    positions: usize,
-    width: usize,
+    /// The number of rows, from the first on, that are added to as many positions in turn.
+    added: usize,
     init: Init,
 }
 
@@ -36,19 +31,22 @@ impl Embedding {
 impl Positions {
     /// A table of `positions` rows of `width` numbers.
     pub fn new(positions: usize, width: usize, init: Init) -> Positions {
-        Positions { positions, rows: positions, width, init }
+        Positions { positions, rows: positions, width, added: positions, init }
     }
 
     /// This table with more rows than samples have positions.
     pub fn of(self, rows: usize) -> Positions {
         Positions { rows, ..self }
     }
-}
 
-impl Segment {
-    /// A table for samples of `positions` rows of `width` numbers.
-    pub fn new(positions: usize, width: usize, init: Init) -> Segment {
-        Segment { positions, width, init }
+    /// Adds to each position the first row of a table of two: that of the first segment of a text, as in BERT.
+    pub fn first_segment(positions: usize, width: usize, init: Init) -> Positions {
+        Positions { positions, rows: 2, width, added: 1, init }
+    }
+
+    /// The number of elements of the rows that are added.
+    fn stretch(&self) -> usize {
+        self.added * self.width
     }
 }
 
@@ -73,8 +71,8 @@ impl<F: Float> Layer<F> for Embedding {
         vec![Tensor::new("weight", &[self.shape.rows, self.shape.width], self.init)]
     }
 
-    fn cast(&self) -> Cast {
-        Cast::Full
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Full, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {
@@ -101,12 +99,8 @@ impl<F: Float> Layer<F> for Positions {
         self.positions * self.width
     }
 
-    fn outputs(&self) -> usize {
-        self.positions * self.width
-    }
-
     fn operation(&self) -> LayerOperation {
-        match self.rows == self.positions {
+        match self.rows == self.positions && self.added == self.positions {
             true => LayerOperation::Positions { positions: self.positions, width: self.width },
             false => LayerOperation::Own,
         }
@@ -116,53 +110,16 @@ impl<F: Float> Layer<F> for Positions {
         vec![Tensor::new("weight", &[self.rows, self.width], self.init)]
     }
 
-    fn identity_backward(&self) -> bool {
-        true
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { identity_backward: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {
-        add_rows(&pass.params[..self.positions * self.width], pass.x, pass.y);
+        add_rows(&pass.params[..self.stretch()], pass.x, pass.y);
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        sum_rows(pass.dy, self.positions * self.width, grads);
-    }
-
-    fn cost(&self, n: usize) -> LayerCost {
-        let once = nn::add_cost::<F>(n * self.positions * self.width);
-        LayerCost {
-            sums: OpCost::default(),
-            forward: once,
-            evaluate: once,
-            params: once,
-            input: OpCost::default(),
-        }
-    }
-}
-
-impl<F: Float> Layer<F> for Segment {
-    fn inputs(&self) -> usize {
-        self.positions * self.width
-    }
-
-    fn outputs(&self) -> usize {
-        self.positions * self.width
-    }
-
-    fn params(&self) -> Vec<Tensor> {
-        vec![Tensor::new("weight", &[2, self.width], self.init)]
-    }
-
-    fn identity_backward(&self) -> bool {
-        true
-    }
-
-    fn forward(&self, pass: Forward<F>) {
-        add_rows(&pass.params[..self.width], pass.x, pass.y);
-    }
-
-    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        sum_rows(pass.dy, self.width, grads);
+        sum_rows(pass.dy, self.stretch(), grads);
     }
 
     fn cost(&self, n: usize) -> LayerCost {

@@ -1,6 +1,6 @@
 //! The first position of a sequence, whose row represents the whole sequence, as BERT's `[CLS]`.
 
-use super::{Backward, Forward, Layer, LayerCost};
+use super::{Backward, Forward, Layer, LayerCost, LayerTraits};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// Takes the first of `positions` rows of `width` numbers per sample.
@@ -25,8 +25,8 @@ impl<F: Float> Layer<F> for FirstPosition {
         self.width
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { free_output: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -1,7 +1,7 @@
 //! Fully connected: `y = x w^T + b`, for every row of a sample.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
 use allfold_kernels::nn::{Float, LinearShape as Shape, OpCost};
 
 /// The names of weight and bias of a layer in one part.
@@ -66,8 +66,8 @@ impl<F: Float> Layer<F> for Linear {
         }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Narrow, free_output: true, ..LayerTraits::default() }
     }
 
     fn params(&self) -> Vec<Tensor> {
@@ -77,10 +77,6 @@ impl<F: Float> Layer<F> for Linear {
         let biases = (self.parts.iter())
             .filter_map(|((_, name), outputs)| Some(Tensor::new(name, &[*outputs], self.bias?)));
         weights.chain(biases).collect()
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Narrow
     }
 
     fn forward(&self, pass: Forward<F>) {

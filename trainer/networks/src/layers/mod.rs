@@ -42,19 +42,18 @@ pub(crate) use context_parallel::own_positions;
 pub use context_parallel::{PositionsPart, RingAttention};
 pub use conv::Conv2d;
 pub use dropout::Dropout;
-pub use embedding::{Embedding, Positions, Segment};
+pub use embedding::{Embedding, Positions};
 pub use experts::{ExpertCombine, ExpertGelu, ExpertLinear, ExpertRouter, ExpertShape};
 pub use first_position::FirstPosition;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::LayerOperation;
 pub use peers::{MeshAxis, NoPeers, PassKind, PeerCall, Peers};
-pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
+pub use pool::{GlobalMeanPool, Pool};
 pub use rms_norm::RmsNorm;
 pub use rope::Rope;
-pub use sequence_parallel::{SequenceLayerNorm, SequencePositions};
 pub use swiglu::Swiglu;
-pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
+pub use tensor_parallel::{ParallelLinear, VocabParallelEmbedding};
 pub use unit::{Elementwise, Gelu, Relu, Tanh, Unit};
 
 use allfold_kernels::nn::{DropoutStream, Float, OpCost};
@@ -131,7 +130,7 @@ pub struct Forward<'a, F> {
     pub totals: &'a [f64],
     /// The stream of random draws of this layer, for the samples of the pass.
     pub stream: DropoutStream,
-    /// The ranks along the layer's [axis](Layer::axis).
+    /// The ranks along the layer's [axis](LayerTraits::axis).
     pub peers: &'a mut dyn Peers<F>,
 }
 
@@ -153,7 +152,7 @@ pub struct Backward<'a, F> {
     pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::backward_sums`], for [`Layer::backward_input`].
     pub totals: &'a [f64],
-    /// The ranks along the layer's [axis](Layer::axis).
+    /// The ranks along the layer's [axis](LayerTraits::axis).
     pub peers: &'a mut dyn Peers<F>,
 }
 
@@ -172,13 +171,47 @@ pub struct LayerCost {
     pub input: OpCost,
 }
 
+/// What holds of all passes of a layer; by default, of one that runs alone in the precision of its inputs and keeps what it computes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LayerTraits {
+    /// The axis of the mesh along which the layer's passes exchange values, if there is one.
+    pub axis: Option<MeshAxis>,
+    /// Whether the layer's passes charge their own cost to [`Peers::charge`], between their exchanges.
+    pub charges_itself: bool,
+    /// Which precision the layer runs in under autocast.
+    pub cast: Cast,
+    /// Whether the layer can write its output over an input that its backward pass does not read again, and likewise the input's
+    /// gradient over the output's. If there are two inputs, either may be overwritten.
+    pub in_place: bool,
+    /// Whether the layer's backward pass does not read its output, so that a later layer may overwrite the output.
+    pub free_output: bool,
+    /// Whether the gradient of each of the layer's inputs equals the gradient of its output.
+    pub identity_backward: bool,
+    /// Whether [`Layer::backward_input`] reads the gradients of the layer's parameters, which are final after
+    /// [`Layer::backward_params`] and not before.
+    pub needs_gradients: bool,
+    /// Whether [`Layer::backward_input`] overwrites the saved values. The weight gradient must then be computed first.
+    pub uses_up_saved: bool,
+    /// The number of experts of the mixture that the layer belongs to; 0 for a layer outside of mixtures.
+    pub experts: usize,
+    /// Whether the layer has the parameters of some experts only, and other ranks of the expert axis have those of the rest.
+    pub has_some_experts: bool,
+}
+
 /// One layer over samples of a fixed size.
 pub trait Layer<F: Float>: Send + Sync {
     /// The number of input features of a sample.
     fn inputs(&self) -> usize;
 
-    /// The number of outputs per sample.
-    fn outputs(&self) -> usize;
+    /// The number of outputs per sample: as many as inputs, unless the layer says otherwise.
+    fn outputs(&self) -> usize {
+        self.inputs()
+    }
+
+    /// What holds of all passes of the layer.
+    fn traits(&self) -> LayerTraits {
+        LayerTraits::default()
+    }
 
     /// The layer's operation, as data. A device with kernels of its own runs the layer from this description, and refuses
     /// [`LayerOperation::Own`].
@@ -196,50 +229,14 @@ pub trait Layer<F: Float>: Send + Sync {
         Vec::new()
     }
 
-    /// The axis of the mesh along which the layer's passes exchange values, if there is one.
-    fn axis(&self) -> Option<MeshAxis> {
-        None
-    }
-
-    /// Whether the layer's passes charge their own cost to [`Peers::charge`], between their exchanges.
-    fn charges_itself(&self) -> bool {
-        false
-    }
-
     /// The calls of a pass over `n` samples to its [`Peers`], in order, if the axis has several ranks. All ranks make the same calls.
     fn peer_calls(&self, _pass: PassKind, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }
 
-    /// The number of experts of the mixture that the layer belongs to; 0 for a layer outside of mixtures.
-    fn experts(&self) -> usize {
-        0
-    }
-
     /// The layer that replaces this one on each of `ranks` ranks that share the experts of its mixture evenly.
     fn sharing_experts(&self, _ranks: usize) -> Option<Box<dyn Layer<F>>> {
         None
-    }
-
-    /// Whether the layer has the parameters of some experts only, and other ranks of the expert axis have those of the rest.
-    fn has_some_experts(&self) -> bool {
-        false
-    }
-
-    /// Which precision the layer runs in under autocast.
-    fn cast(&self) -> Cast {
-        Cast::Follow
-    }
-
-    /// Whether the layer can write its output over an input that its backward pass does not read again, and likewise the input's
-    /// gradient over the output's. If there are two inputs, either may be overwritten.
-    fn in_place(&self) -> bool {
-        false
-    }
-
-    /// Whether the layer's backward pass reads its output. If not, a later layer may overwrite the output.
-    fn needs_output(&self) -> bool {
-        true
     }
 
     /// The numbers per sample of the gradient of the output that the backward pass reads: [`Layer::outputs`], or more for a layer that
@@ -248,14 +245,9 @@ pub trait Layer<F: Float>: Send + Sync {
         self.outputs()
     }
 
-    /// Gathers the gradient of the output from the ranks along the layer's [axis](Layer::axis): from `own`, n x outputs, to `all`,
+    /// Gathers the gradient of the output from the ranks along the layer's [axis](LayerTraits::axis): from `own`, n x outputs, to `all`,
     /// n x [`Layer::gradient_len`]. Called once for both halves of a backward pass, if the two lengths differ.
     fn gather_gradient(&self, _n: usize, _own: &[F], _all: &mut [F], _peers: &mut dyn Peers<F>) {}
-
-    /// Whether the gradient of each of the layer's inputs equals the gradient of its output.
-    fn identity_backward(&self) -> bool {
-        false
-    }
 
     /// The numbers of (values, indices) that a forward pass over `n` samples saves.
     fn saved(&self, _n: usize) -> (usize, usize) {
@@ -291,30 +283,19 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The forward pass, from x to y.
     fn forward(&self, pass: Forward<F>);
 
-    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input before the call and the output after it;
+    /// [`Layer::forward`] of a layer that works [in place](LayerTraits::in_place): `y` holds an input before the call and the output after it;
     /// `other` is the second input.
     fn forward_in_place(&self, _other: &[F], _y: &mut [F]) {}
 
     /// Computes the gradients of the layer's parameters into the last argument, overwriting it.
     fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
 
-    /// Whether [`Layer::backward_input`] reads the gradients of the layer's parameters, which are final after that call and not
-    /// before.
-    fn needs_gradients(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Layer::backward_input`] overwrites the saved values. The weight gradient must then be computed first.
-    fn uses_up_saved(&self) -> bool {
-        false
-    }
-
     /// Computes the gradient of the layer's input into the last argument, overwriting it. If the layer
-    /// [needs](Layer::needs_gradients) the result of [`Layer::backward_params`], that call comes before, and its result is the
-    /// second argument. Not called for a layer with [`Layer::identity_backward`].
+    /// [needs](LayerTraits::needs_gradients) the result of [`Layer::backward_params`], that call comes before, and its result is the
+    /// second argument. Not called for a layer with [`LayerTraits::identity_backward`].
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
-    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): before the call, `dx` holds the gradient of the output
+    /// [`Layer::backward_input`] of a layer that works [in place](LayerTraits::in_place): before the call, `dx` holds the gradient of the output
     /// `y`, and after the call that of the input.
     fn backward_in_place(&self, _y: &[F], _dx: &mut [F]) {}
 

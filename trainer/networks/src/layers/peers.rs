@@ -67,7 +67,7 @@ pub trait Peers<F> {
     /// Ends the exchange: replaces the values by those of the previous rank.
     fn end_shift(&mut self, values: &mut [F]);
 
-    /// Charges work of a layer that [charges itself](super::Layer::charges_itself) to the rank's clock.
+    /// Charges work of a layer that [charges itself](super::LayerTraits::charges_itself) to the rank's clock.
     fn charge(&mut self, cost: OpCost);
 }
 
@@ -144,9 +144,8 @@ impl<F: Copy> Peers<F> for NoPeers {
 mod tests {
     use super::*;
     use crate::layers::{
-        Backward, ColumnParallelLinear, ExpertCombine, ExpertRouter, ExpertShape, Forward, Init, Layer,
-        LayerNorm, RingAttention, RowParallelLinear, SavedTensors, SequenceLayerNorm, SequencePositions,
-        VocabParallelEmbedding,
+        Backward, ExpertCombine, ExpertRouter, ExpertShape, Forward, Init, Layer, LayerNorm, ParallelLinear,
+        PositionsPart, RingAttention, SavedTensors, VocabParallelEmbedding,
     };
     use allfold_kernels::nn::{AttentionShape, DropoutStream};
 
@@ -226,7 +225,7 @@ mod tests {
         };
         let (mut grads, mut dx) = (len(params.len(), 0.0), len(x.len(), 0.0));
         pass(&mut weights, &mut |pass| layer.backward_params(pass, &mut grads));
-        if !layer.identity_backward() {
+        if !layer.traits().identity_backward {
             pass(&mut inputs, &mut |pass| layer.backward_input(pass, &grads, &mut dx));
         }
         [
@@ -245,20 +244,20 @@ mod tests {
         let attention = AttentionShape { positions: 8, width: 4, heads: 2, kv_heads: 2, causal: true };
         let norm = LayerNorm::new(2, 4);
         let layers: Vec<Box<dyn Layer<f64>>> = vec![
-            Box::new(ColumnParallelLinear::new(4, (6, 2), true)),
-            Box::new(ColumnParallelLinear::new(4, (6, 2), true).sharing_positions(2)),
-            Box::new(RowParallelLinear::new(4, (2, 6), true)),
-            Box::new(RowParallelLinear::new(4, (2, 6), true).sharing_positions(2)),
+            Box::new(ParallelLinear::of_outputs(4, (6, 2), true)),
+            Box::new(ParallelLinear::of_outputs(4, (6, 2), true).sharing_positions(2)),
+            Box::new(ParallelLinear::of_inputs(4, (2, 6), true)),
+            Box::new(ParallelLinear::of_inputs(4, (2, 6), true).sharing_positions(2)),
             Box::new(VocabParallelEmbedding::new(4, 0..3, 6)),
             Box::new(VocabParallelEmbedding::new(4, 0..3, 6).sharing_positions(2)),
-            Box::new(SequenceLayerNorm::new(norm)),
-            Box::new(SequencePositions::new(4, 6, 0..2)),
+            Box::new(norm.sharing_positions()),
+            Box::new(PositionsPart::of_sequence(4, 6, 0..2)),
             Box::new(RingAttention::new(attention, 2, 0.0)),
             shared(&ExpertRouter::new(experts, 0.1, init)),
             shared(&ExpertCombine::new(experts)),
         ];
         for (number, layer) in layers.iter().enumerate() {
-            assert!(layer.axis().is_some());
+            assert!(layer.traits().axis.is_some());
             for (pass, calls) in recorded(&**layer) {
                 assert_eq!(layer.peer_calls(pass, N), calls, "layer {number}, {pass:?}");
             }

@@ -3,11 +3,11 @@
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{Float, PoolShape};
 
-/// The maximum of each window.
-pub struct MaxPool(PoolShape);
-
-/// The mean of each window.
-pub struct MeanPool(PoolShape);
+/// The maximum or the mean of each window.
+pub struct Pool {
+    shape: PoolShape,
+    is_max: bool,
+}
 
 /// The mean of each channel's whole plane.
 pub struct GlobalMeanPool {
@@ -15,17 +15,15 @@ pub struct GlobalMeanPool {
     plane: usize,
 }
 
-impl MaxPool {
-    /// A pooling of this shape.
-    pub fn new(shape: PoolShape) -> MaxPool {
-        MaxPool(shape)
+impl Pool {
+    /// The maximum of each window.
+    pub fn max(shape: PoolShape) -> Pool {
+        Pool { shape, is_max: true }
     }
-}
 
-impl MeanPool {
-    /// A pooling of this shape.
-    pub fn new(shape: PoolShape) -> MeanPool {
-        MeanPool(shape)
+    /// The mean of each window.
+    pub fn mean(shape: PoolShape) -> Pool {
+        Pool { shape, is_max: false }
     }
 }
 
@@ -36,77 +34,42 @@ impl GlobalMeanPool {
     }
 }
 
-fn inputs(shape: &PoolShape) -> usize {
-    shape.channels * shape.picture.0 * shape.picture.1
-}
-
-fn outputs(shape: &PoolShape) -> usize {
-    let (rows, cols) = shape.output_picture();
-    shape.channels * rows * cols
-}
-
-fn cost<F: Float>(shape: &PoolShape, n: usize) -> LayerCost {
-    LayerCost {
-        forward: shape.forward_cost::<F>(n),
-        evaluate: shape.forward_cost::<F>(n),
-        input: shape.backward_cost::<F>(n),
-        ..LayerCost::default()
-    }
-}
-
-impl<F: Float> Layer<F> for MaxPool {
+impl<F: Float> Layer<F> for Pool {
     fn inputs(&self) -> usize {
-        inputs(&self.0)
+        self.shape.channels * self.shape.picture.0 * self.shape.picture.1
     }
 
     fn outputs(&self) -> usize {
-        outputs(&self.0)
+        let (rows, columns) = self.shape.output_picture();
+        self.shape.channels * rows * columns
     }
 
     fn operation(&self) -> LayerOperation {
-        LayerOperation::MaxPool(self.0)
+        if self.is_max { LayerOperation::MaxPool(self.shape) } else { LayerOperation::MeanPool(self.shape) }
     }
 
+    /// The positions of the maxima.
     fn saved(&self, n: usize) -> (usize, usize) {
-        (0, n * outputs(&self.0))
+        (0, if self.is_max { n * Layer::<F>::outputs(self) } else { 0 })
     }
 
     fn forward(&self, pass: Forward<F>) {
-        self.0.max_forward(pass.n, pass.x, pass.y, &mut pass.saved.indices);
+        match self.is_max {
+            true => self.shape.max_forward(pass.n, pass.x, pass.y, &mut pass.saved.indices),
+            false => self.shape.mean_forward(pass.n, pass.x, pass.y),
+        }
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.max_backward(pass.n, &pass.saved.indices, pass.dy, dx);
+        match self.is_max {
+            true => self.shape.max_backward(pass.n, &pass.saved.indices, pass.dy, dx),
+            false => self.shape.mean_backward(pass.n, pass.dy, dx),
+        }
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        cost::<F>(&self.0, n)
-    }
-}
-
-impl<F: Float> Layer<F> for MeanPool {
-    fn inputs(&self) -> usize {
-        inputs(&self.0)
-    }
-
-    fn outputs(&self) -> usize {
-        outputs(&self.0)
-    }
-
-    fn operation(&self) -> LayerOperation {
-        LayerOperation::MeanPool(self.0)
-    }
-
-    fn forward(&self, pass: Forward<F>) {
-        self.0.mean_forward(pass.n, pass.x, pass.y);
-    }
-
-    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.mean_backward(pass.n, pass.dy, dx);
-    }
-
-    fn cost(&self, n: usize) -> LayerCost {
-        cost::<F>(&self.0, n)
+        let (forward, input) = (self.shape.forward_cost::<F>(n), self.shape.backward_cost::<F>(n));
+        LayerCost { forward, evaluate: forward, input, ..LayerCost::default() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Root mean square normalisation of each row, with a weight.
 
 use super::Cast;
-use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
+use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
 use allfold_kernels::nn::{Float, OpCost, RmsNormShape as Shape};
 
 /// A root mean square norm over `rows` rows per sample.
@@ -22,24 +22,16 @@ impl<F: Float> Layer<F> for RmsNorm {
         self.rows * self.shape.width
     }
 
-    fn outputs(&self) -> usize {
-        self.rows * self.shape.width
-    }
-
     fn operation(&self) -> LayerOperation {
         LayerOperation::RmsNorm { rows: self.rows, width: self.shape.width, eps: self.shape.eps }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Full, free_output: true, ..LayerTraits::default() }
     }
 
     fn params(&self) -> Vec<Tensor> {
         vec![Tensor::new("weight", &[self.shape.width], Init::Constant(1.0))]
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Full
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {

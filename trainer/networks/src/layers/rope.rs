@@ -1,6 +1,6 @@
 //! Rotary positions: rotates the queries and keys of each position by its angles, in place.
 
-use super::{Forward, Layer, LayerCost, LayerOperation};
+use super::{Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{Float, RopeShape as Shape};
 
 /// A rotation of the first heads of each row, whose other numbers stay.
@@ -21,20 +21,12 @@ impl<F: Float> Layer<F> for Rope {
         self.shape.positions * self.shape.width
     }
 
-    fn outputs(&self) -> usize {
-        self.shape.positions * self.shape.width
-    }
-
     fn operation(&self) -> LayerOperation {
         LayerOperation::Rope(self.shape)
     }
 
-    fn in_place(&self) -> bool {
-        true
-    }
-
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { in_place: true, free_output: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -1,6 +1,6 @@
 //! A gated linear unit: each row's gates and values side by side become half as many numbers.
 
-use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{Float, SwigluShape as Shape};
 
 /// The gated linear unit over `rows` rows per sample, from twice `width` numbers to `width`.
@@ -29,8 +29,8 @@ impl<F: Float> Layer<F> for Swiglu {
         LayerOperation::Swiglu { rows: self.rows, width: self.shape.width }
     }
 
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { free_output: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -11,29 +11,48 @@
 
 use super::sequence_parallel::PositionSharing;
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, Linear, MeshAxis, PassKind, PeerCall,
-    Peers, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Linear, MeshAxis, PassKind,
+    PeerCall, Peers, Tensor,
 };
 use allfold_kernels::nn::{EmbeddingShape, Float, LinearShape, add_to};
+use std::borrow::Cow;
 use std::ops::Range;
 
-/// A fully connected layer of which this rank has some of the outputs.
-pub struct ColumnParallelLinear(Part);
-
-/// A fully connected layer of which this rank has some of the inputs. The bias is added once, to the sum.
-pub struct RowParallelLinear(Part);
-
-/// A rank's part of a fully connected layer.
-struct Part {
+/// A fully connected layer of which this rank has some of the outputs, or some of the inputs.
+pub struct ParallelLinear {
     rows: usize,
     shape: LinearShape,
+    /// The bias of a layer of which ranks have some of the inputs is added once, to the sum.
     bias: bool,
     sharing: PositionSharing,
+    /// Whether this rank has some of the inputs.
+    of_inputs: bool,
     /// The names and outputs of the layer's weights, where it has several.
     weights: Vec<(&'static str, usize)>,
 }
 
-impl Part {
+impl ParallelLinear {
+    /// The layer with this rank's `outputs` outputs, for `rows` rows per sample.
+    pub fn of_outputs(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> ParallelLinear {
+        let (shape, sharing) = (LinearShape { inputs, outputs }, PositionSharing(1));
+        ParallelLinear { rows, shape, bias, sharing, of_inputs: false, weights: Vec::new() }
+    }
+
+    /// The layer with this rank's `inputs` inputs, for `rows` rows per sample.
+    pub fn of_inputs(rows: usize, shape: (usize, usize), bias: bool) -> ParallelLinear {
+        ParallelLinear { of_inputs: true, ..ParallelLinear::of_outputs(rows, shape, bias) }
+    }
+
+    /// The layer, which has no bias, with several weights of these names and numbers of this rank's outputs.
+    pub fn in_unlike_parts(self, weights: Vec<(&'static str, usize)>) -> ParallelLinear {
+        ParallelLinear { weights, ..self }
+    }
+
+    /// The layer with an input, or of some of the inputs an output, whose rows `ranks` ranks share evenly.
+    pub fn sharing_positions(self, ranks: usize) -> ParallelLinear {
+        ParallelLinear { sharing: PositionSharing(ranks), ..self }
+    }
+
     fn weights(&self) -> usize {
         self.shape.inputs * self.shape.outputs
     }
@@ -46,176 +65,90 @@ impl Part {
         if self.weights.is_empty() { alone } else { alone.in_unlike_parts(self.weights.clone()) }
     }
 
-    fn cost<F: Float>(&self, n: usize) -> LayerCost {
-        Layer::<F>::cost(&self.alone(), n)
-    }
-
-    fn backward_params<F: Float>(&self, n: usize, x: &[F], dy: &[F], grads: &mut [F]) {
-        let (dw, db) = grads.split_at_mut(self.weights());
-        self.shape.backward_params(n * self.rows, x, dy, dw, db);
+    /// The rows of the input and of the output that this rank has.
+    fn own_rows(&self) -> (usize, usize) {
+        let own = self.sharing.own(self.rows);
+        if self.of_inputs { (self.rows, own) } else { (own, self.rows) }
     }
 }
 
-impl ColumnParallelLinear {
-    /// The layer with this rank's `outputs` outputs, for `rows` rows per sample.
-    pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> ColumnParallelLinear {
-        let shape = LinearShape { inputs, outputs };
-        ColumnParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1), weights: Vec::new() })
-    }
-
-    /// The layer, which has no bias, with several weights of these names and numbers of this rank's outputs.
-    pub fn in_unlike_parts(mut self, weights: Vec<(&'static str, usize)>) -> ColumnParallelLinear {
-        self.0.weights = weights;
-        self
-    }
-
-    /// The layer with an input whose rows `ranks` ranks share evenly.
-    pub fn sharing_positions(mut self, ranks: usize) -> ColumnParallelLinear {
-        self.0.sharing = PositionSharing(ranks);
-        self
-    }
-}
-
-impl<F: Float> Layer<F> for ColumnParallelLinear {
+impl<F: Float> Layer<F> for ParallelLinear {
     fn inputs(&self) -> usize {
-        self.0.sharing.own(self.0.rows) * self.0.shape.inputs
+        self.own_rows().0 * self.shape.inputs
     }
 
     fn outputs(&self) -> usize {
-        self.0.rows * self.0.shape.outputs
+        self.own_rows().1 * self.shape.outputs
     }
 
-    fn axis(&self) -> Option<MeshAxis> {
-        Some(MeshAxis::Tensor)
+    fn traits(&self) -> LayerTraits {
+        let axis = Some(MeshAxis::Tensor);
+        LayerTraits { axis, cast: Cast::Narrow, free_output: true, ..LayerTraits::default() }
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         let own = n * Layer::<F>::inputs(self);
         match pass {
-            PassKind::Forward | PassKind::WeightGrad => self.0.sharing.gather_calls(own),
-            PassKind::InputGrad => self.0.sharing.sum_calls(own),
+            _ if self.of_inputs => self.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self)),
+            PassKind::Forward | PassKind::WeightGrad => self.sharing.gather_calls(own),
+            PassKind::InputGrad => self.sharing.sum_calls(own),
             PassKind::GatherGradient => Vec::new(),
         }
     }
 
     fn operation(&self) -> LayerOperation {
-        let Part { rows, shape, bias, sharing, .. } = self.0;
-        let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
-        LayerOperation::ColumnParallel { rows, inputs, outputs, bias, sharers }
-    }
-
-    fn needs_output(&self) -> bool {
-        false
-    }
-
-    fn params(&self) -> Vec<Tensor> {
-        Layer::<F>::params(&self.0.alone())
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Narrow
-    }
-
-    fn forward(&self, pass: Forward<F>) {
-        let x = self.0.sharing.gather(pass.n, pass.x, pass.peers);
-        let (w, b) = pass.params.split_at(self.0.weights());
-        self.0.shape.forward(pass.n * self.0.rows, &x, w, b, pass.y);
-    }
-
-    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        let x = self.0.sharing.gather(pass.n, pass.x, pass.peers);
-        self.0.backward_params(pass.n, &x, pass.dy, grads);
-    }
-
-    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        let Part { rows, shape, sharing, .. } = &self.0;
-        let (n, dy, w) = (pass.n, pass.dy, &pass.params[..self.0.weights()]);
-        sharing.sum(n, dx, pass.peers, |dx| shape.backward_input(n * rows, w, dy, dx));
-    }
-
-    fn cost(&self, n: usize) -> LayerCost {
-        self.0.cost::<F>(n)
-    }
-}
-
-impl RowParallelLinear {
-    /// The layer with this rank's `inputs` inputs, for `rows` rows per sample.
-    pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> RowParallelLinear {
-        let shape = LinearShape { inputs, outputs };
-        RowParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1), weights: Vec::new() })
-    }
-
-    /// The layer with an output whose rows `ranks` ranks share evenly.
-    pub fn sharing_positions(mut self, ranks: usize) -> RowParallelLinear {
-        self.0.sharing = PositionSharing(ranks);
-        self
-    }
-}
-
-impl<F: Float> Layer<F> for RowParallelLinear {
-    fn inputs(&self) -> usize {
-        self.0.rows * self.0.shape.inputs
-    }
-
-    fn outputs(&self) -> usize {
-        self.0.sharing.own(self.0.rows) * self.0.shape.outputs
-    }
-
-    fn axis(&self) -> Option<MeshAxis> {
-        Some(MeshAxis::Tensor)
-    }
-
-    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
-        self.0.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
-    }
-
-    fn operation(&self) -> LayerOperation {
-        let Part { rows, shape, bias, sharing, .. } = self.0;
-        let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
-        LayerOperation::RowParallel { rows, inputs, outputs, bias, sharers }
-    }
-
-    fn needs_output(&self) -> bool {
-        false
+        let ParallelLinear { rows, shape: LinearShape { inputs, outputs }, bias, sharing, .. } = *self;
+        let sharers = sharing.0;
+        match self.of_inputs {
+            true => LayerOperation::RowParallel { rows, inputs, outputs, bias, sharers },
+            false => LayerOperation::ColumnParallel { rows, inputs, outputs, bias, sharers },
+        }
     }
 
     fn gradient_len(&self) -> usize {
-        self.0.rows * self.0.shape.outputs
+        self.rows * self.shape.outputs
     }
 
     fn gather_gradient(&self, n: usize, own: &[F], all: &mut [F], peers: &mut dyn Peers<F>) {
-        self.0.sharing.gather_into(n, own, all, peers);
+        self.sharing.gather_into(n, own, all, peers);
     }
 
     fn params(&self) -> Vec<Tensor> {
-        Layer::<F>::params(&self.0.alone())
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Narrow
+        Layer::<F>::params(&self.alone())
     }
 
     fn forward(&self, pass: Forward<F>) {
-        let Part { rows, shape, sharing, .. } = &self.0;
-        let (w, b) = pass.params.split_at(self.0.weights());
-        let (n, x) = (pass.n, pass.x);
-        sharing.sum(n, pass.y, pass.peers, |y| shape.forward(n * rows, x, w, &[], y));
+        let (n, rows, shape) = (pass.n, pass.n * self.rows, &self.shape);
+        let (w, b) = pass.params.split_at(self.weights());
+        if !self.of_inputs {
+            let x = self.sharing.gather(n, pass.x, pass.peers);
+            return shape.forward(rows, &x, w, b, pass.y);
+        }
+        self.sharing.sum(n, pass.y, pass.peers, |y| shape.forward(rows, pass.x, w, &[], y));
         if !b.is_empty() {
             pass.y.chunks_exact_mut(b.len()).for_each(|row| add_to(row, b));
         }
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        self.0.backward_params(pass.n, pass.x, pass.dy, grads);
+        let x = match self.of_inputs {
+            true => Cow::Borrowed(pass.x),
+            false => self.sharing.gather(pass.n, pass.x, pass.peers),
+        };
+        let (dw, db) = grads.split_at_mut(self.weights());
+        self.shape.backward_params(pass.n * self.rows, &x, pass.dy, dw, db);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        let w = &pass.params[..self.0.weights()];
-        self.0.shape.backward_input(pass.n * self.0.rows, w, pass.dy, dx);
+        let (rows, dy, w) = (pass.n * self.rows, pass.dy, &pass.params[..self.weights()]);
+        if self.of_inputs {
+            return self.shape.backward_input(rows, w, dy, dx);
+        }
+        self.sharing.sum(pass.n, dx, pass.peers, |dx| self.shape.backward_input(rows, w, dy, dx));
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        self.0.cost::<F>(n)
+        Layer::<F>::cost(&self.alone(), n)
     }
 }
 
@@ -259,8 +192,8 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
         self.sharing.own(self.positions) * self.width
     }
 
-    fn axis(&self) -> Option<MeshAxis> {
-        Some(MeshAxis::Tensor)
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { axis: Some(MeshAxis::Tensor), cast: Cast::Full, ..LayerTraits::default() }
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
@@ -283,10 +216,6 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
 
     fn params(&self) -> Vec<Tensor> {
         vec![Tensor::new("weight", &[self.rows.len(), self.width], Init::Constant(0.0))]
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Full
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -1,6 +1,6 @@
 //! Layers that apply a function to each number.
 
-use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
+use super::{Backward, Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{self, Float, OpCost};
 use std::marker::PhantomData;
 
@@ -104,20 +104,12 @@ impl<F: Float, K: Elementwise> Layer<F> for Unit<K> {
         self.0
     }
 
-    fn outputs(&self) -> usize {
-        self.0
-    }
-
     fn operation(&self) -> LayerOperation {
         K::OPERATION
     }
 
-    fn in_place(&self) -> bool {
-        K::IN_PLACE
-    }
-
-    fn needs_output(&self) -> bool {
-        K::NEEDS_OUTPUT
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { in_place: K::IN_PLACE, free_output: !K::NEEDS_OUTPUT, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

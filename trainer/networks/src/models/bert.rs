@@ -11,8 +11,7 @@
 //! Hugging Face's `transformers`, so that its weights can be loaded; initial weights are normal with deviation 0.02.
 
 use crate::layers::{
-    Add, Attention, Dropout, Embedding, FirstPosition, Gelu, Init, LayerNorm, Linear, Positions, Segment,
-    Tanh,
+    Add, Attention, Dropout, Embedding, FirstPosition, Gelu, Init, LayerNorm, Linear, Positions, Tanh,
 };
 use crate::network::{Builder, Network};
 use crate::{Error, Result};
@@ -69,7 +68,11 @@ pub fn bert<F: Float>(parts: &Bert) -> Result<Network<F>> {
         stack.push("bert.embeddings.word_embeddings", Embedding::new(positions, table, NORMAL), &[0])?;
     let rows = Positions::new(positions, width, NORMAL).of(most_positions);
     x = stack.push("bert.embeddings.position_embeddings", rows, &[x])?;
-    x = stack.push("bert.embeddings.token_type_embeddings", Segment::new(positions, width, NORMAL), &[x])?;
+    x = stack.push(
+        "bert.embeddings.token_type_embeddings",
+        Positions::first_segment(positions, width, NORMAL),
+        &[x],
+    )?;
     x = stack.norm("bert.embeddings.LayerNorm", x)?;
     x = stack.dropped("bert.embeddings.dropout", positions * width, x)?;
     for layer in 0..layers {

@@ -5,7 +5,7 @@
 //!           -> max pool 2x2 -> [64, 4, 4] -> linear -> 10 logits                   29,162 parameters
 //! ```
 
-use crate::layers::{BatchNorm, Conv2d, Layer, Linear, MaxPool, Relu};
+use crate::layers::{BatchNorm, Conv2d, Layer, Linear, Pool, Relu};
 use crate::network::Network;
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float, PoolShape};
@@ -47,7 +47,7 @@ pub fn cnn<F: Float>(parts: &Cnn) -> Result<Network<F>> {
     }
     let pool = PoolShape { channels: inputs, picture, window: 2, stride: 2, padding: 0 };
     let (rows, cols) = pool.output_picture();
-    layers.push(("pool".into(), Box::new(MaxPool::new(pool))));
+    layers.push(("pool".into(), Box::new(Pool::max(pool))));
     layers.push(("fc".into(), Box::new(Linear::new(inputs * rows * cols, parts.classes))));
     Network::new(layers)
 }

@@ -11,7 +11,7 @@
 //!
 //! Parameters have torchvision's names and order, so that its weights can be loaded.
 
-use crate::layers::{Add, BatchNorm, Conv2d, GlobalMeanPool, Linear, MaxPool, Relu};
+use crate::layers::{Add, BatchNorm, Conv2d, GlobalMeanPool, Linear, Pool, Relu};
 use crate::network::{Builder, Network};
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float, PoolShape};
@@ -123,7 +123,7 @@ pub fn resnet<F: Float>(parts: &ResNet) -> Result<Network<F>> {
     trunk.relu("relu")?;
     if parts.imagenet_stem {
         let pool = PoolShape { channels: 64, picture: trunk.picture, window: 3, stride: 2, padding: 1 };
-        trunk.at = trunk.builder.push("maxpool", MaxPool::new(pool), &[trunk.at])?;
+        trunk.at = trunk.builder.push("maxpool", Pool::max(pool), &[trunk.at])?;
         trunk.picture = pool.output_picture();
     }
     for (stage, (count, channels)) in (1..).zip(blocks.into_iter().zip([64, 128, 256, 512])) {

@@ -9,7 +9,7 @@
 //!
 //! Parameters of networks with the large classifier have torchvision's names and order, so that its weights can be loaded.
 
-use crate::layers::{BatchNorm, Conv2d, Dropout, Init, Layer, Linear, MaxPool, Relu};
+use crate::layers::{BatchNorm, Conv2d, Dropout, Init, Layer, Linear, Pool, Relu};
 use crate::network::Network;
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float, PoolShape};
@@ -76,7 +76,7 @@ pub fn vgg<F: Float>(parts: &Vgg) -> Result<Network<F>> {
             inputs = outputs;
         }
         let pool = PoolShape { channels: inputs, picture, window: 2, stride: 2, padding: 0 };
-        layers.push(MaxPool::new(pool));
+        layers.push(Pool::max(pool));
         picture = pool.output_picture();
     }
     let features = inputs * picture.0 * picture.1;

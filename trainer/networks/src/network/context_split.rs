@@ -38,7 +38,7 @@ impl ContextSplit {
                 | LayerOperation::Dropout { .. } => true,
                 _ => false,
             };
-            if layer.experts() > 0 {
+            if layer.traits().experts > 0 {
                 return Err(Error::Config(format!(
                     "layer `{name}` limits an expert's tokens over a whole sample, and context parallelism gives each rank some \
                      positions only; use `expert` instead of `context`, or no `model.experts`"

@@ -19,7 +19,8 @@ impl ExpertSplit {
     /// # Errors
     /// A network without experts, or a number of experts that `size` does not divide.
     pub fn of<F: Float>(network: &Network<F>, size: usize) -> Result<ExpertSplit> {
-        let mixtures = network.layers.iter().zip(&network.names).filter(|(layer, _)| layer.experts() > 0);
+        let mixtures =
+            network.layers.iter().zip(&network.names).filter(|(layer, _)| layer.traits().experts > 0);
         if mixtures.clone().next().is_none() {
             return Err(Error::Config(
                 "expert parallelism shares the experts of a network, and the network has none; use model `gpt` with `model.experts` \
@@ -28,7 +29,7 @@ impl ExpertSplit {
             ));
         }
         for (layer, name) in mixtures {
-            let experts = layer.experts();
+            let experts = layer.traits().experts;
             if !experts.is_multiple_of(size) {
                 return Err(Error::Config(format!(
                     "{size} ranks cannot share the {experts} experts of layer `{name}` evenly; let `parallel.expert` divide \
@@ -40,7 +41,7 @@ impl ExpertSplit {
             network.params.iter().map(|ParamSpec { range, .. }| (false, range.clone())).collect();
         for (layer, spans) in network.layers.iter().zip(&network.spans) {
             let part = layer.sharing_experts(size);
-            if part.is_some_and(|part| part.has_some_experts()) {
+            if part.is_some_and(|part| part.traits().has_some_experts) {
                 params[spans.params.clone()].iter_mut().for_each(|(cut, _)| *cut = true);
             }
         }

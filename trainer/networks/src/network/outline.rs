@@ -61,14 +61,14 @@ impl<F: Float> Network<F> {
             deferrable: self
                 .layers
                 .iter()
-                .map(|l| !l.needs_gradients() && !l.uses_up_saved() && l.sync_len().1 == 0)
+                .map(|l| !l.traits().needs_gradients && !l.traits().uses_up_saved && l.sync_len().1 == 0)
                 .collect(),
             costs: self.layer_costs(),
             weight_grads: {
                 let phases = self.backward_phases();
                 (0..layers).map(|l| phases.contains(&Phase::WeightGrad(l))).collect()
             },
-            some_experts: self.layers.iter().map(|layer| layer.has_some_experts()).collect(),
+            some_experts: self.layers.iter().map(|layer| layer.traits().has_some_experts).collect(),
             cuts: (1..layers).filter(|&cut| self.is_cut(cut) && !self.is_inside_recomputed(cut)).collect(),
             trained: self.trained_values(),
             gradients: self.trained(),

@@ -2,9 +2,7 @@
 //! of T has positions i P/T to (i + 1) P/T of each sample.
 
 use super::Network;
-use crate::layers::{
-    Add, Dropout, Gelu, Layer, LayerNorm, LayerOperation, Relu, SequenceLayerNorm, SequencePositions,
-};
+use crate::layers::{Add, Dropout, Gelu, Layer, LayerNorm, LayerOperation, PositionsPart, Relu};
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use std::ops::Range;
@@ -37,7 +35,7 @@ impl SequenceSplit {
     pub fn of<F: Float>(network: &Network<F>, size: usize, blocks: &[Block]) -> Result<SequenceSplit> {
         let positions = network.rows();
         for (l, (name, layer)) in network.names().iter().zip(network.layers()).enumerate() {
-            if layer.experts() > 0 {
+            if layer.traits().experts > 0 {
                 return Err(Error::Config(format!(
                     "layer `{name}` limits an expert's tokens over a whole sample, and sequence parallelism gives each rank some \
                      positions only; leave out `model.experts` or `parallel.sequence_parallel`"
@@ -74,7 +72,7 @@ impl SequenceSplit {
         Some(match whole.operation() {
             LayerOperation::LayerNorm { rows, width, eps } => {
                 let own = LayerNorm::new(rows / self.size, width).with_eps(eps);
-                Box::new(SequenceLayerNorm::new(own))
+                Box::new(own.sharing_positions())
             }
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),
@@ -84,7 +82,7 @@ impl SequenceSplit {
                 Box::new(Dropout::of_part(share, vec![run]))
             }
             LayerOperation::Positions { positions, width } => {
-                Box::new(SequencePositions::new(positions, width, self.own(index, 1)))
+                Box::new(PositionsPart::of_sequence(positions, width, self.own(index, 1)))
             }
             _ => return None,
         })

@@ -15,8 +15,7 @@
 use super::sequence_split::{Block, SequenceSplit};
 use super::{Network, ParamLayout, ParamSpec};
 use crate::layers::{
-    Attention, ColumnParallelLinear, Gelu, Layer, LayerOperation, Relu, Rope, RowParallelLinear, Swiglu,
-    VocabParallelEmbedding,
+    Attention, Gelu, Layer, LayerOperation, ParallelLinear, Relu, Rope, Swiglu, VocabParallelEmbedding,
 };
 use crate::{Error, Result};
 use allfold_kernels::nn::{AttentionShape, ClassSplit, Float, RopeShape};
@@ -279,12 +278,12 @@ impl TensorSplit {
                     Some(_) => 3 * part(heads, outputs / 3),
                     None => weights.iter().map(|(_, outputs)| outputs).sum(),
                 };
-                let part = ColumnParallelLinear::new(rows, (inputs, outputs), bias);
+                let part = ParallelLinear::of_outputs(rows, (inputs, outputs), bias);
                 let part = if weights.len() > 1 { part.in_unlike_parts(weights) } else { part };
                 Box::new(part.sharing_positions(sharers))
             }
             (Role::Row { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
-                let part = RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias);
+                let part = ParallelLinear::of_inputs(rows, (part(heads, inputs), outputs), bias);
                 Box::new(part.sharing_positions(sharers))
             }
             (Role::Heads, LayerOperation::Rope(shape)) => {

@@ -42,7 +42,7 @@ pub trait NetworkTensors {
 impl<F: Float> NetworkTensors for Network<F> {
     fn reads(&self, phase: Phase) -> [Option<usize>; 3] {
         let input = |l: usize| self.storage_of(self.from(l)[0]);
-        let output = |l: usize| self.layers()[l].needs_output().then(|| self.storage_of(l + 1));
+        let output = |l: usize| (!self.layers()[l].traits().free_output).then(|| self.storage_of(l + 1));
         match phase {
             Phase::SyncForward(l) => [Some(input(l)), None, None],
             Phase::Forward(l) | Phase::Recompute(l) => {
@@ -53,7 +53,7 @@ impl<F: Float> NetworkTensors for Network<F> {
             Phase::WeightGrad(l) => [Some(input(l)), output(l), None],
             Phase::InputGrad(l) => {
                 let layer = &self.layers()[l];
-                match (layer.identity_backward(), layer.in_place()) {
+                match (layer.traits().identity_backward, layer.traits().in_place) {
                     (true, _) => [None; 3],
                     (false, true) => [Some(self.storage_of(l + 1)), None, None],
                     (false, false) => [Some(input(l)), output(l), None],
@@ -77,9 +77,9 @@ impl<F: Float> NetworkTensors for Network<F> {
             inputs: layer.inputs(),
             outputs: layer.outputs(),
             gradient: layer.gradient_len(),
-            passes_on: layer.identity_backward(),
-            in_place: layer.in_place(),
-            keeps_gradients: layer.needs_gradients() || layer.sync_len().1 > 0,
+            passes_on: layer.traits().identity_backward,
+            in_place: layer.traits().in_place,
+            keeps_gradients: layer.traits().needs_gradients || layer.sync_len().1 > 0,
         }
     }
 

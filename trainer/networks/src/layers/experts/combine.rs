@@ -2,7 +2,7 @@
 
 use super::{ExpertShape, from_experts, to_experts};
 use crate::layers::{
-    Backward, Cast, Forward, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall,
+    Backward, Cast, Forward, Layer, LayerCost, LayerOperation, LayerTraits, MeshAxis, PassKind, PeerCall,
 };
 use allfold_kernels::nn::{Float, OpCost};
 
@@ -38,12 +38,15 @@ impl<F: Float> Layer<F> for ExpertCombine {
         self.shape.positions * self.shape.width
     }
 
-    fn axis(&self) -> Option<MeshAxis> {
-        (self.ranks > 1).then_some(MeshAxis::Expert)
-    }
-
-    fn charges_itself(&self) -> bool {
-        self.ranks > 1
+    fn traits(&self) -> LayerTraits {
+        LayerTraits {
+            axis: (self.ranks > 1).then_some(MeshAxis::Expert),
+            charges_itself: self.ranks > 1,
+            cast: Cast::Full,
+            free_output: true,
+            experts: self.shape.experts,
+            ..LayerTraits::default()
+        }
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
@@ -59,20 +62,8 @@ impl<F: Float> Layer<F> for ExpertCombine {
         LayerOperation::ExpertCombine { shape: self.shape, ranks: self.ranks }
     }
 
-    fn experts(&self) -> usize {
-        self.shape.experts
-    }
-
     fn sharing_experts(&self, ranks: usize) -> Option<Box<dyn Layer<F>>> {
         Some(Box::new(ExpertCombine { ranks, ..*self }))
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Full
-    }
-
-    fn needs_output(&self) -> bool {
-        false
     }
 
     /// The outputs of all experts, once ranks have exchanged them; nothing if this rank has all experts.

@@ -1,6 +1,6 @@
 //! The function between an expert's two linear layers.
 
-use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, LayerOperation};
+use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, LayerOperation, LayerTraits};
 use allfold_kernels::nn::{Float, GeluKernel};
 
 /// The Gaussian error linear unit over the experts' slots; the numbers at the end of a sample pass through.
@@ -21,20 +21,12 @@ impl<F: Float> Layer<F> for ExpertGelu {
         self.slots + self.tail
     }
 
-    fn outputs(&self) -> usize {
-        self.slots + self.tail
-    }
-
     fn operation(&self) -> LayerOperation {
         LayerOperation::ExpertGelu { slots: self.slots, tail: self.tail }
     }
 
-    fn cast(&self) -> Cast {
-        Cast::Full
-    }
-
-    fn needs_output(&self) -> bool {
-        false
+    fn traits(&self) -> LayerTraits {
+        LayerTraits { cast: Cast::Full, free_output: true, ..LayerTraits::default() }
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -1,6 +1,6 @@
 //! A linear layer with weights for each expert.
 
-use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
+use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, Tensor};
 use allfold_kernels::nn::{Float, LinearShape, OpCost};
 use std::ops::Range;
 
@@ -80,24 +80,18 @@ impl<F: Float> Layer<F> for ExpertLinear {
         LayerOperation::ExpertLinear { inputs, outputs, experts, ranks, capacity, tail }
     }
 
-    fn experts(&self) -> usize {
-        self.experts
+    fn traits(&self) -> LayerTraits {
+        LayerTraits {
+            cast: Cast::Full,
+            free_output: true,
+            experts: self.experts,
+            has_some_experts: self.ranks > 1,
+            ..LayerTraits::default()
+        }
     }
 
     fn sharing_experts(&self, ranks: usize) -> Option<Box<dyn Layer<F>>> {
         Some(Box::new(ExpertLinear { ranks, ..*self }))
-    }
-
-    fn has_some_experts(&self) -> bool {
-        self.ranks > 1
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Full
-    }
-
-    fn needs_output(&self) -> bool {
-        false
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -2,7 +2,8 @@
 
 use super::{ExpertShape, from_experts, to_experts};
 use crate::layers::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, MeshAxis, PassKind,
+    PeerCall, Tensor,
 };
 use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 
@@ -120,12 +121,15 @@ impl<F: Float> Layer<F> for ExpertRouter {
         vec![Tensor::new("weight", &[self.shape.experts, self.shape.width], self.init)]
     }
 
-    fn axis(&self) -> Option<MeshAxis> {
-        (self.ranks > 1).then_some(MeshAxis::Expert)
-    }
-
-    fn charges_itself(&self) -> bool {
-        self.ranks > 1
+    fn traits(&self) -> LayerTraits {
+        LayerTraits {
+            axis: (self.ranks > 1).then_some(MeshAxis::Expert),
+            charges_itself: self.ranks > 1,
+            cast: Cast::Full,
+            free_output: true,
+            experts: self.shape.experts,
+            ..LayerTraits::default()
+        }
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
@@ -143,20 +147,8 @@ impl<F: Float> Layer<F> for ExpertRouter {
         LayerOperation::ExpertRouter { shape: self.shape, balance: self.balance, ranks: self.ranks }
     }
 
-    fn experts(&self) -> usize {
-        self.shape.experts
-    }
-
     fn sharing_experts(&self, ranks: usize) -> Option<Box<dyn Layer<F>>> {
         Some(Box::new(ExpertRouter { ranks, ..*self }))
-    }
-
-    fn cast(&self) -> Cast {
-        Cast::Full
-    }
-
-    fn needs_output(&self) -> bool {
-        false
     }
 
     /// The p of every token and expert; the experts and the slots of every token.
