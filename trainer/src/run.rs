@@ -32,13 +32,13 @@ use crate::{
 use allfold_collectives::Communicator;
 use allfold_config::{DataConfig, ElementType};
 use allfold_kernels::nn::{Float, ThreadPool};
-use checkpointing::Held;
+use checkpointing::{Held, RunState};
 use consensus::{begin_alike, same_config, same_data};
 use data_place::DataPlace;
 use epochs::Progress;
 use report::Line;
 use std::sync::Arc;
-use training_rank::{Host, TrainingRank};
+use training_rank::Host;
 
 /// Trains on the data that `config` names (the digits that ship with the project, if no other), on all ranks of `comm`.
 ///
@@ -94,9 +94,7 @@ struct Run<'a, F: Float> {
     test: &'a Dataset,
     comm: &'a Communicator,
     sampler: Sampler,
-    host: Host<F>,
-    rank: Box<dyn TrainingRank<F> + 'a>,
-    scaler: Option<GradScaler>,
+    state: RunState<'a, F>,
     batch: Batch<F>,
     /// The first layer with an output that is not finite, if the last step had a loss that is not.
     not_finite: Option<String>,
@@ -104,10 +102,6 @@ struct Run<'a, F: Float> {
     data: DataPlace,
     /// What a user should know before the first step.
     note: Option<String>,
-    /// The lock on the folder of checkpoints.
-    held: Held,
-    /// The samples, for checkpoints.
-    trained_on: TrainedOn,
 }
 
 impl<'a, F: Float> Run<'a, F> {
@@ -143,9 +137,15 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(Run {
             sampler: Sampler::of(config, train.len(), data.place.size as u32),
             data,
-            host: Host { model, optimiser },
-            rank,
-            scaler: GradScaler::of(&config.precision),
+            state: RunState {
+                config,
+                comm,
+                host: Host { model, optimiser },
+                rank,
+                scaler: GradScaler::of(&config.precision),
+                held: Held::default(),
+                trained_on: TrainedOn::of(config, train),
+            },
             batch: Batch::default(),
             not_finite: None,
             config,
@@ -153,35 +153,33 @@ impl<'a, F: Float> Run<'a, F> {
             test,
             comm,
             note,
-            held: Held::default(),
-            trained_on: TrainedOn::of(config, train),
         })
     }
 
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
         same_data(self.comm, [self.train, self.test])?;
         tracing::debug!(rank = self.comm.rank().0, "has {} samples to train on", self.train.len());
-        begin_alike(self.comm, &mut self.host.model)?;
+        begin_alike(self.comm, &mut self.state.host.model)?;
         if let Some(note) = self.note.take().filter(|_| self.comm.rank().0 == 0) {
             observer.note(&note);
         }
         let per_epoch = self.sampler.steps(self.config);
         let steps = self.sampler.run_steps(self.config);
-        self.sampler.check(self.config, self.host.model.network())?;
+        self.sampler.check(self.config, self.state.host.model.network())?;
         self.can_score()?;
-        let mut result = TrainResult::empty(self.host.model.params.len());
+        let mut result = TrainResult::empty(self.state.host.model.params.len());
         result.exchange = self.exchange(observer);
         let line = Line::default();
         let mut progress = Progress { result, shared: 0, per_epoch, steps, stop: None, line };
-        self.held = self.resume(&mut progress)?;
+        self.state.held = self.state.resume(&mut progress)?;
         // The losses of a checkpoint are means over ranks already.
         progress.shared = progress.result.losses.len();
         progress.line.at = self.comm.now();
         if progress.shared > 0 {
             observer.losses(0, &progress.result);
         }
-        self.rank.upload(&mut self.host)?;
-        self.rank.observe(observer.wants_spans());
+        self.state.rank.upload(&mut self.state.host)?;
+        self.state.rank.observe(observer.wants_spans());
         let chunks = self.chunks((progress.done(), steps, per_epoch))?;
         let DataConfig { workers, prefetch, .. } = self.config.data;
         let loading = Loading { dataset: self.train, workers, prefetch };
@@ -204,8 +202,8 @@ impl<'a, F: Float> Run<'a, F> {
             result.test = last.test;
         }
         result.time = result.breakdown.total();
-        result.buckets = self.rank.records().buckets.to_vec();
-        self.rank.download(&mut self.host)?;
+        result.buckets = self.state.rank.records().buckets.to_vec();
+        self.state.rank.download(&mut self.state.host)?;
         result.weights_hash = self.same_weights()?;
         Ok(result)
     }

@@ -5,10 +5,56 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use allfold_collectives::{Communicator, Plan, World};
-use allfold_prediction::{ModeledMachine, PhaseTimes, predict_measured};
+use allfold_prediction::{MeasuredPart, ModeledMachine, predict_measured};
 use allfold_sim::{Device, Picos, Topology};
-use allfold_trainer::timing::{LayerSpan, StepBreakdown};
-use allfold_trainer::{Config, Error, Observer, StepReport, data, train};
+use allfold_trainer::timing::{LayerSpan, StepBreakdown, StepWork, work_of};
+use allfold_trainer::{Config, Error, Observer, Phase, StepReport, data, layer_of, train};
+use std::collections::BTreeMap;
+
+/// A pass of a layer, or the loss.
+type Pass = (Option<usize>, &'static str);
+
+fn pass(layer: Option<usize>, work: StepWork) -> Pass {
+    (layer, work.name())
+}
+
+/// How long each pass over a micro-batch took, and the parts of a step that belong to no pass.
+#[derive(Clone, Debug, Default)]
+struct PhaseTimes {
+    passes: BTreeMap<Pass, Picos>,
+    /// The time to prepare the batch of a step.
+    data: Picos,
+    /// The time of the optimiser's step, over this many elements.
+    update: (Picos, usize),
+}
+
+impl PhaseTimes {
+    /// The mean time of each pass in `spans`, which are those of micro-batches of one size on the ranks that have the layer.
+    fn of<'s>(spans: impl IntoIterator<Item = &'s LayerSpan>) -> PhaseTimes {
+        let mut times: BTreeMap<Pass, (Picos, u64)> = BTreeMap::new();
+        for span in spans {
+            let (time, count) = times.entry(pass(span.layer, span.work)).or_default();
+            (*time, *count) = (*time + (span.end - span.start), *count + 1);
+        }
+        let mean = |(pass, (time, count)): (Pass, (Picos, u64))| (pass, Picos(time.0 / count));
+        PhaseTimes { passes: times.into_iter().map(mean).collect(), ..PhaseTimes::default() }
+    }
+
+    /// The time of a part of a step; of a pass that was not measured, none.
+    fn takes(&self, part: MeasuredPart) -> Picos {
+        match part {
+            MeasuredPart::Data => self.data,
+            MeasuredPart::Update(elements) => {
+                let (time, over) = self.update;
+                Picos((u128::from(time.0) * elements as u128 / over.max(1) as u128) as u64)
+            }
+            MeasuredPart::Phase(Phase::SyncForward(_) | Phase::SyncBackward(_)) => Picos::ZERO,
+            MeasuredPart::Phase(phase) => {
+                self.passes.get(&pass(layer_of(phase), work_of(phase))).copied().unwrap_or_default()
+            }
+        }
+    }
+}
 
 const STAGES: u32 = 2;
 /// Steps that warm up, and those that count.
@@ -76,7 +122,7 @@ fn main() {
             let mut times = PhaseTimes::of(all().flat_map(|(_, layers)| layers));
             let update = all().map(|(time, _)| time.optimiser).fold(Picos::ZERO, |sum, time| sum + time);
             (times.data, times.update) = (all().next().unwrap().0.data, (update, ranks[0].1));
-            let clock = predict_measured(&config, train.form(), &machine, &times).unwrap();
+            let clock = predict_measured(&config, train.form(), &machine, &|part| times.takes(part)).unwrap();
             (all().map(|(time, _)| time.total()).max().unwrap(), clock.time.total())
         });
         let (measured, clock): (Vec<Picos>, Vec<Picos>) = both.unzip();

@@ -23,7 +23,6 @@ mod linked_step;
 mod modeled_ranks;
 mod network;
 mod overheads;
-mod phase_times;
 mod step;
 mod step_costs;
 #[cfg(test)]
@@ -38,9 +37,8 @@ pub use exchange::{
 pub use groups::RankGroups;
 pub use linked_step::{EveryRank, MOST_LINKED, MOST_SERVED};
 pub use overheads::{Overheads, expected_max};
-pub use phase_times::PhaseTimes;
 pub use step::SteppedRank;
-pub use step_costs::{DdpOptions, StepCosts};
+pub use step_costs::{DdpOptions, ElementPass, MeasuredPart, MeasuredTimes, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use unlike::{alone, shares_by_speed, shares_by_time};
 pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
@@ -141,7 +139,7 @@ pub fn predict_measured(
     config: &Config,
     samples: SampleForm,
     machine: &ModeledMachine,
-    times: &PhaseTimes,
+    times: MeasuredTimes,
 ) -> Result<StepPrediction> {
     predict_by(config, samples, machine, Some(times))
 }
@@ -150,7 +148,7 @@ fn predict_by(
     config: &Config,
     samples: SampleForm,
     machine: &ModeledMachine,
-    times: Option<&PhaseTimes>,
+    times: Option<MeasuredTimes>,
 ) -> Result<StepPrediction> {
     allfold_trainer::config::check(config)?;
     hooks::check_predicted(config)?;
@@ -183,7 +181,7 @@ fn predict_network<F: Float>(
     config: &Config,
     samples: SampleForm,
     machine: &ModeledMachine,
-    times: Option<&PhaseTimes>,
+    times: Option<MeasuredTimes>,
 ) -> Result<StepPrediction> {
     ModeledRanks::<F>::new((config, times), samples, machine, false)?.step()
 }

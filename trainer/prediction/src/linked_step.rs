@@ -59,7 +59,7 @@ pub(crate) fn step<'a>(
         let number = comm.rank().index();
         let RankClass { costs, batch } = class_of(number);
         let with = Shared { costs, batch, rules, mesh, ranks: &ranks, specs: &specs };
-        let links = WorldLinks::new(&comm, (mesh, channels), &specs)?;
+        let links = WorldLinks::new(&comm, (mesh, channels), &specs[number])?;
         let stepped = steps(with, number, drivers, Exchanges::Links(Box::new(links)))?;
         let of_step = |entries: Vec<Entry>| {
             let last = entries.iter().filter_map(|entry| entry.step).max();

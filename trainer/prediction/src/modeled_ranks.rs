@@ -4,7 +4,7 @@ use crate::clock::StepRules;
 use crate::linked_step::{self, EveryRank};
 use crate::network::NetworkCosts;
 use crate::step::{RankClass, prediction, unlike_step};
-use crate::{ExchangeModel, ModeledMachine, NcclModel, PhaseTimes, SimulatedExchange, StepPrediction};
+use crate::{ExchangeModel, MeasuredTimes, ModeledMachine, NcclModel, SimulatedExchange, StepPrediction};
 use allfold_kernels::nn::Float;
 use allfold_sim::{Device, Rank};
 use allfold_trainer::engine::{Mesh, MeshAxis};
@@ -30,7 +30,7 @@ impl<'a, F: Float> ModeledRanks<'a, F> {
     /// The ranks of `config` over samples of a form; `times` are measured times of passes, if
     /// there are any. Every rank is stepped if `all` is set, or if exchanges share links.
     pub fn new(
-        (config, times): (&'a Config, Option<&'a PhaseTimes>),
+        (config, times): (&'a Config, Option<MeasuredTimes<'a>>),
         samples: SampleForm,
         machine: &'a ModeledMachine<'a>,
         all: bool,

@@ -1,6 +1,6 @@
 //! A real network as [`StepCosts`]: the costs of its kernels on a device.
 
-use crate::{PhaseTimes, StepCosts};
+use crate::{ElementPass, MeasuredPart, MeasuredTimes, StepCosts};
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, DeviceWork, Picos};
 use allfold_trainer::amp::Autocast;
@@ -30,7 +30,7 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     /// The position on the tensor axis; `None` for the largest part.
     pub part: Option<usize>,
     /// Measured times of passes, used instead of the device's.
-    times: Option<&'a PhaseTimes>,
+    times: Option<MeasuredTimes<'a>>,
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {
@@ -38,7 +38,7 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
     /// without a position the largest part, for which ranks with smaller parts wait. `times` are measured times of passes, if there
     /// are any.
     pub fn new(
-        (config, times): (&'a Config, Option<&'a PhaseTimes>),
+        (config, times): (&'a Config, Option<MeasuredTimes<'a>>),
         samples: SampleForm,
         mesh: &Mesh,
         (device, part): (Device, Option<usize>),
@@ -90,35 +90,29 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         match self.times {
-            Some(times) => times.takes(phase),
+            Some(times) => times(MeasuredPart::Phase(phase)),
             None => self.phase_time(phase, self.network.cost(phase, n)),
         }
     }
     fn data(&self, n: usize) -> Picos {
-        self.times.map_or_else(|| self.time(data_cost::<F>(n * self.inputs)), |times| times.data)
+        self.times
+            .map_or_else(|| self.time(data_cost::<F>(n * self.inputs)), |times| times(MeasuredPart::Data))
     }
-    fn update(&self, elements: usize) -> Picos {
-        if let Some(times) = self.times {
-            return times.update(elements);
-        }
-        let optimiser = optim::build::<F>(self.config, &[]);
-        optimiser.map_or(Picos::ZERO, |optimiser| self.time(optimiser.cost(elements)))
-    }
-    fn unscale(&self, elements: usize) -> Picos {
-        self.time(unscale_cost::<F>(elements))
-    }
-    fn clip(&self, elements: usize) -> Picos {
-        self.time(clip_cost::<F>(elements))
-    }
-    fn accumulate(&self, elements: usize) -> Picos {
-        // A measured pass contains the accumulation.
-        if self.times.is_some() { Picos::ZERO } else { self.time(accumulate_cost::<F>(elements)) }
-    }
-    fn pack(&self, elements: usize) -> Picos {
-        self.time(pack_cost::<F>(elements))
-    }
-    fn unpack(&self, elements: usize) -> Picos {
-        self.time(unpack_cost::<F>(elements))
+    fn over(&self, pass: ElementPass, elements: usize) -> Picos {
+        self.time(match (pass, self.times) {
+            (ElementPass::Update, Some(times)) => return times(MeasuredPart::Update(elements)),
+            // A measured pass contains the accumulation.
+            (ElementPass::Accumulate, Some(_)) => return Picos::ZERO,
+            (ElementPass::Update, None) => {
+                let optimiser = optim::build::<F>(self.config, &[]);
+                optimiser.map_or(OpCost::default(), |optimiser| optimiser.cost(elements))
+            }
+            (ElementPass::Unscale, _) => unscale_cost::<F>(elements),
+            (ElementPass::Clip, _) => clip_cost::<F>(elements),
+            (ElementPass::Accumulate, None) => accumulate_cost::<F>(elements),
+            (ElementPass::Pack, _) => pack_cost::<F>(elements),
+            (ElementPass::Unpack, _) => unpack_cost::<F>(elements),
+        })
     }
     fn element(&self) -> usize {
         size_of::<F>()

@@ -196,7 +196,7 @@ pub(crate) fn steps<'a>(
     exchanges: Exchanges<'a>,
 ) -> Result<SteppedRank> {
     let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, exchanges));
-    let data = with.costs.data(rank.samples());
+    let data = with.costs.data(rank.samples);
     driver.start(&mut rank)?;
     let period = with.rules.period;
     let (warmup, count) = match (with.ranks.len(), with.rules.staleness) {
@@ -207,11 +207,11 @@ pub(crate) fn steps<'a>(
     let (mut start, mut all, mut peak) = (Picos::ZERO, StepBreakdown::default(), None);
     for step in 0..count {
         rank.begin(step, count - step);
-        start = rank.now;
-        rank.now += data;
+        start = rank.clock.now;
+        rank.clock.now += data;
         driver.step(&mut rank)?;
         if step >= warmup {
-            all += rank.breakdown(start, data);
+            all += rank.clock.breakdown(start, data);
             peak = peak.into_iter().chain(rank.peak()).max_by_key(MemoryUse::total);
         }
     }
@@ -230,8 +230,8 @@ pub(crate) fn steps<'a>(
     Ok(SteppedRank {
         start,
         time: StepBreakdown { data, forward, backward, exposed, optimiser },
-        buckets: rank.log.into_iter().map(bucket).collect(),
-        spans: rank.spans.into_iter().map(span).collect(),
+        buckets: rank.clock.log.into_iter().map(bucket).collect(),
+        spans: rank.clock.spans.into_iter().map(span).collect(),
         peak,
     })
 }

@@ -10,6 +10,37 @@ use allfold_trainer::{NetworkTensors, Outline, ParamSpec, Phase};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// A pass over the elements of parameters or gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementPass {
+    /// The optimiser's step.
+    Update,
+    /// Division of gradients by the loss scale.
+    Unscale,
+    /// The bound on the norm of gradients.
+    Clip,
+    /// Addition to the accumulated gradients.
+    Accumulate,
+    /// Division of gradients by the number of ranks, in place or on the way into a bucket.
+    Pack,
+    /// The copy from a bucket back.
+    Unpack,
+}
+
+/// A part of a step that was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeasuredPart {
+    /// A pass over a micro-batch.
+    Phase(Phase),
+    /// The preparation of a batch.
+    Data,
+    /// The optimiser's step over this many elements.
+    Update(usize),
+}
+
+/// How long a part of a step took.
+pub type MeasuredTimes<'a> = &'a (dyn Fn(MeasuredPart) -> Picos + Sync);
+
 /// The structure of one rank's part of a network, and the times of the parts of a step on its device.
 pub trait StepCosts: Sync {
     /// The structure: layers and phases.
@@ -18,23 +49,17 @@ pub trait StepCosts: Sync {
     fn params(&self) -> &[ParamSpec];
     /// How long a phase takes over `n` samples.
     fn takes(&self, phase: Phase, n: usize) -> Picos;
-    /// The time to prepare a batch of `n` samples.
-    fn data(&self, n: usize) -> Picos;
-    /// How long the optimiser's step over `elements` takes.
-    fn update(&self, elements: usize) -> Picos;
-    /// How long it takes to divide `elements` of a gradient by the loss scale.
-    fn unscale(&self, elements: usize) -> Picos;
-    /// How long it takes to bound the norm of `elements` of a gradient.
-    fn clip(&self, elements: usize) -> Picos;
-    /// How long it takes to add `elements` to the accumulated gradients.
-    fn accumulate(&self, elements: usize) -> Picos;
-    /// How long it takes to divide `elements` of a gradient by the number of ranks, in place or on the way into a bucket.
-    fn pack(&self, elements: usize) -> Picos;
-    /// The time to copy `elements` from a bucket back.
-    fn unpack(&self, elements: usize) -> Picos;
     /// Bytes of an element of a gradient, in the type in which it is sent.
     fn element(&self) -> usize;
 
+    /// The time to prepare a batch of `n` samples.
+    fn data(&self, _n: usize) -> Picos {
+        Picos::ZERO
+    }
+    /// How long a pass over `elements` of parameters or gradients takes.
+    fn over(&self, _pass: ElementPass, _elements: usize) -> Picos {
+        Picos::ZERO
+    }
     /// The number of parameters of the whole network.
     fn parameters(&self) -> u64 {
         self.params().last().map_or(0, |last| last.range.end as u64)

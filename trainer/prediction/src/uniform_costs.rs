@@ -56,27 +56,6 @@ impl StepCosts for UniformCosts {
             _ => Picos::ZERO,
         }
     }
-    fn data(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn update(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn unscale(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn clip(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn accumulate(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn pack(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn unpack(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
     fn element(&self) -> usize {
         4
     }

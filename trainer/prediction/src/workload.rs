@@ -3,7 +3,8 @@
 use crate::clock::StepRules;
 use crate::step::RankClass;
 use crate::{
-    DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps, step,
+    DdpOptions, ElementPass, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction,
+    predict_steps, step,
 };
 use allfold_collectives::Plan;
 use allfold_sim::machines::GpuRates;
@@ -180,29 +181,18 @@ impl StepCosts for Modeled<'_> {
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         self.job.workload.kernel(phase).map_or(Picos::ZERO, |kernel| self.time(kernel, n))
     }
-    fn data(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn update(&self, elements: usize) -> Picos {
-        let passes = self.job.workload.optimiser_passes();
-        let scaled = self.job.precision == Precision::Half;
-        let unscaled = if scaled { self.moved(elements, 2) } else { Picos::ZERO };
-        self.stretched(self.moved(elements, passes) + unscaled)
-    }
-    fn unscale(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn clip(&self, _: usize) -> Picos {
-        Picos::ZERO
-    }
-    fn accumulate(&self, elements: usize) -> Picos {
-        self.moved(elements, 3)
-    }
-    fn pack(&self, elements: usize) -> Picos {
-        self.moved(elements, 2)
-    }
-    fn unpack(&self, elements: usize) -> Picos {
-        self.moved(elements, 2)
+    fn over(&self, pass: ElementPass, elements: usize) -> Picos {
+        let WorkloadTraining { workload, precision, .. } = self.job;
+        match pass {
+            ElementPass::Update => {
+                let unscaled =
+                    if *precision == Precision::Half { self.moved(elements, 2) } else { Picos::ZERO };
+                self.stretched(self.moved(elements, workload.optimiser_passes()) + unscaled)
+            }
+            ElementPass::Unscale | ElementPass::Clip => Picos::ZERO,
+            ElementPass::Accumulate => self.moved(elements, 3),
+            ElementPass::Pack | ElementPass::Unpack => self.moved(elements, 2),
+        }
     }
     fn element(&self) -> usize {
         4

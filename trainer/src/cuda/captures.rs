@@ -40,10 +40,9 @@ enum GraphState {
 }
 
 /// How the part that has begun runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Course {
-    /// No part has begun, or its work is launched as it is queued.
-    #[default]
+    /// Its work is launched as it is queued.
     Launched,
     /// What is queued becomes a graph.
     Captured(StepPart),
@@ -55,7 +54,8 @@ enum Course {
 #[derive(Default)]
 pub(super) struct Captures {
     parts: BTreeMap<StepPart, GraphState>,
-    course: Course,
+    /// How the part that has begun runs, if one has.
+    course: Option<Course>,
 }
 
 impl Captures {
@@ -66,7 +66,12 @@ impl Captures {
 
     /// Whether the part that has begun is replayed: its work must not be queued again.
     pub fn replays(&self) -> bool {
-        self.course == Course::Replayed
+        self.course == Some(Course::Replayed)
+    }
+
+    /// Whether a part has begun and not ended.
+    pub fn in_part(&self) -> bool {
+        self.course.is_some()
     }
 
     /// Begins `part`: launched the first time, captured the second time, and replayed from then on. If `capturable` is false, a new
@@ -75,7 +80,7 @@ impl Captures {
     /// # Errors
     /// The driver's.
     pub fn begin(&mut self, queue: &Queue, part: StepPart, capturable: bool) -> Result<()> {
-        self.course = match self.parts.get(&part) {
+        let course = match self.parts.get(&part) {
             Some(GraphState::Captured(graph)) => {
                 replay(queue, *graph)?;
                 Course::Replayed
@@ -91,6 +96,7 @@ impl Captures {
                 Course::Launched
             }
         };
+        self.course = Some(course);
         Ok(())
     }
 
@@ -99,7 +105,7 @@ impl Captures {
     /// # Errors
     /// The driver's.
     pub fn end(&mut self, queue: &Queue) -> Result<()> {
-        if let Course::Captured(part) = std::mem::take(&mut self.course) {
+        if let Some(Course::Captured(part)) = self.course.take() {
             let graph = queue.machine().end_capture(queue.stream())?;
             self.parts.insert(part, GraphState::Captured(graph));
             replay(queue, graph)?;
@@ -111,7 +117,7 @@ impl Captures {
     /// ended first: the stream would stay in capture mode otherwise.
     pub fn clear(&mut self, queue: &Queue) {
         let machine: &dyn CudaMachine = &**queue.machine();
-        if let Course::Captured(_) = std::mem::take(&mut self.course)
+        if let Some(Course::Captured(_)) = self.course.take()
             && let Ok(graph) = machine.end_capture(queue.stream())
         {
             machine.forget(graph);

@@ -1,7 +1,7 @@
 //! The evaluation of a batch on a device.
 
-use super::spans::mark;
-use super::worker::{GpuWorker, Staged};
+use super::staging::Staged;
+use super::worker::GpuWorker;
 use crate::{Batch, Result};
 use allfold_collectives::ReduceOp;
 use allfold_gpu_passes::PassContext;
@@ -11,12 +11,9 @@ impl GpuWorker<'_> {
     /// The sum of the losses of a batch, and the number of correct answers. Ranks that share positions must call it together.
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
         self.settle("finish a step")?;
-        self.staged.clear();
+        self.staging.clear();
         self.stage(batch)?;
-        let Some(Staged { half, samples: n }) = self.staged.pop_front() else { return Ok((0.0, 0)) };
-        if let Some(arrived) = &self.arrived[half] {
-            self.queue.wait(arrived)?;
-        }
+        let Some(Staged { half, samples: n }) = self.staging.take(&self.queue)? else { return Ok((0.0, 0)) };
         self.passes.select(0, &self.queue)?;
         // Graphs name the memory for a step's samples, so a larger batch gets memory for the duration of this call.
         let kept = self.passes.reserve(n, &self.queue)?;
@@ -29,7 +26,7 @@ impl GpuWorker<'_> {
 
     fn score(&mut self, half: usize, n: usize) -> Result<(f64, u64)> {
         self.copy_micro_batch(half, 0, n)?;
-        mark(&mut self.used[half], &self.queue)?;
+        self.staging.used(half, &self.queue)?;
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
         let mut with =

@@ -1,6 +1,6 @@
 //! The groups of a rank on a device: one for each axis of the mesh, and those that carry messages between stages.
 
-use crate::engine::{Mesh, MeshAxis, ParamUnit, copies_of};
+use crate::engine::{Mesh, MeshAxis, MeshGroups, ParamUnit};
 use crate::{Config, Error, Result};
 use allfold_collectives::{Communicator, Rank};
 use allfold_config::GpuExchange;
@@ -83,81 +83,41 @@ impl<'a> GpuGroups<'a> {
             return Err(Error::Config(what.into()));
         }
         let opening = Opening { queue, path: world.path(), deadline };
+        let (axes, messages, stages) = MeshGroups::new(comm, *mesh, channels, specs)?.into_communicators();
+        // The host exchanges on its own along these axes, while the device's group exchanges.
+        let again = |axis: MeshAxis| axes[axis as usize].as_ref().map_or(Ok(None), alike);
+        let context_host = again(MeshAxis::Context)?;
+        let parts_host = match again(MeshAxis::Expert)? {
+            None => again(MeshAxis::Tensor)?,
+            experts => experts,
+        };
+        let mut stages = stages.into_iter();
+        let held = specs.iter().map(|_| stages.next().unwrap_or((Rank(0), None)));
+        let (holders, copies): (Vec<Rank>, Vec<_>) = held.unzip();
         let mut groups = GpuGroups {
             world,
             axes: Default::default(),
-            context_host: None,
-            parts_host: None,
+            context_host,
+            parts_host,
             messages: Vec::new(),
             serving: Vec::new(),
             mixes_devices: config.mixes_devices(),
             servers: mesh.servers,
-            copies: specs.iter().map(|_| None).collect(),
-            holders: vec![Rank(0); specs.len()],
+            copies: copies.into_iter().map(|comm| opening.group(comm)).collect::<Result<_>>()?,
+            holders,
         };
-        groups.split(comm, mesh, opening)?;
-        if mesh.servers > 0 {
-            groups.separate_servers(comm, mesh, opening)?;
-            return Ok(groups);
+        for (own, comm) in groups.axes.iter_mut().zip(axes) {
+            *own = opening.group(comm)?;
         }
-        let mut line = 0;
-        if mesh.pipeline > 1 {
-            line = mesh.group(comm.rank().index(), MeshAxis::Pipeline) as u32;
-            groups.join_stages(split_along(comm, mesh, MeshAxis::Pipeline)?, specs, opening)?;
-        }
-        for _ in 0..channels {
-            if let Some(line) = comm.split(Some(line), comm.rank().0)? {
-                groups.messages.push(opening.messages(line)?);
+        for params in messages {
+            match if mesh.servers > 0 { alike(&params)? } else { None } {
+                Some(gradients) => {
+                    groups.serving.push([opening.messages(params)?, opening.messages(gradients)?]);
+                }
+                None => groups.messages.push(opening.messages(params)?),
             }
         }
         Ok(groups)
-    }
-
-    /// Opens the groups of all axes but the pipeline.
-    fn split(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
-        let along = |axis| split_along(comm, mesh, axis);
-        for axis in MeshAxis::ALL.into_iter().filter(|axis| mesh.splits(*axis)) {
-            match axis {
-                MeshAxis::Pipeline => continue,
-                MeshAxis::Tensor | MeshAxis::Expert => self.parts_host = along(axis)?,
-                MeshAxis::Context => self.context_host = along(axis)?,
-                _ => {}
-            }
-            self.axes[axis as usize] = opening.group(along(axis)?)?;
-        }
-        Ok(())
-    }
-
-    /// Opens the group of the stages of `line`, and for each unit that several of them hold a group of those.
-    fn join_stages(
-        &mut self,
-        line: Option<Communicator>,
-        specs: &[ParamUnit],
-        opening: Opening<'_>,
-    ) -> Result<()> {
-        if let Some(line) = &line {
-            for (at, (first, copies)) in copies_of(line, specs)?.into_iter().enumerate() {
-                (self.holders[at], self.copies[at]) = (first, opening.group(copies)?);
-            }
-        }
-        self.axes[MeshAxis::Pipeline as usize] = opening.group(line)?;
-        Ok(())
-    }
-
-    /// Separates servers from workers, and opens the messages between each worker and all servers.
-    fn separate_servers(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
-        let rank = comm.rank().index();
-        let serves = mesh.is_server(rank);
-        self.axes[MeshAxis::Data as usize] =
-            opening.group(comm.split(Some(u32::from(serves)), comm.rank().0)?)?;
-        for worker in 0..mesh.data {
-            let belongs = (serves || rank == mesh.servers + worker).then_some(0);
-            let split = || comm.split(belongs, comm.rank().0);
-            if let (Some(params), Some(gradients)) = (split()?, split()?) {
-                self.serving.push([opening.messages(params)?, opening.messages(gradients)?]);
-            }
-        }
-        Ok(())
     }
 
     /// The ranks of an axis; `None` where this rank is alone on the axis, or the axis has all ranks.
@@ -266,8 +226,7 @@ impl<'a> GpuGroups<'a> {
     }
 }
 
-/// The ranks that exchange with this one along an axis, in the order of their positions.
-fn split_along(comm: &Communicator, mesh: &Mesh, axis: MeshAxis) -> Result<Option<Communicator>> {
-    let rank = comm.rank().index();
-    Ok(comm.split(Some(mesh.group(rank, axis) as u32), mesh.position(rank, axis).index as u32)?)
+/// A communicator of the same ranks, for other messages.
+fn alike(comm: &Communicator) -> Result<Option<Communicator>> {
+    Ok(comm.split(Some(0), comm.rank().0)?)
 }

@@ -29,6 +29,7 @@ mod rank;
 mod replica;
 mod serving;
 mod spans;
+mod staging;
 mod unit;
 mod weights;
 mod within;

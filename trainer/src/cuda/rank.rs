@@ -9,7 +9,7 @@
 //! work is launched.
 
 use super::captures::StepPart;
-use super::spans::{mark, part};
+use super::spans::part;
 use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
 use crate::engine::{
@@ -75,9 +75,7 @@ impl RankEngine for GpuWorker<'_> {
         // Exchanges since the last part, such as gathers after an update, end before this one begins.
         self.groups.join_data(&self.queue)?;
         let capturable = self.groups.captures() && self.exchange.captures();
-        self.captures.begin(&self.queue, part, capturable)?;
-        self.in_part = true;
-        Ok(())
+        self.captures.begin(&self.queue, part, capturable)
     }
 
     fn run(&mut self, phase: Phase, slot: Slot) -> Result<()> {
@@ -97,14 +95,14 @@ impl RankEngine for GpuWorker<'_> {
             }
             self.weights.allocate_grads(unit, &self.queue)?;
         }
-        let GpuWorker { queue, passes, weights, groups, losses, .. } = self;
+        let GpuWorker { queue, passes, weights, groups, values, .. } = self;
         let SlotTensors { n, divisor, .. } = passes.slot;
         let rows = 4 * n * passes.network.rows();
         let mut with = PassContext { queue, weights, axes: groups.axes(), n };
         if phase != Phase::Loss {
             return Ok(passes.run(phase, &mut with)?);
         }
-        passes.loss(&mut with, Some(divisor), losses.all().part(0, rows)?)?;
+        passes.loss(&mut with, Some(divisor), values.losses.all().part(0, rows)?)?;
         if self.overlaps_micro_batches() { self.report_loss() } else { Ok(()) }
     }
 
@@ -233,13 +231,13 @@ impl RankEngine for GpuWorker<'_> {
         }
         self.end_part()?;
         if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
-            let losses = self.report.all().part(0, 4 * self.micros)?;
+            let losses = self.values.report.all().part(0, 4 * self.micros)?;
             pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
             pipeline.join(&self.queue)?;
         }
         // The sum of losses over the stages arrives after all messages of the step.
         self.groups.messages.iter_mut().try_for_each(|messages| messages.flush(&self.queue))?;
-        mark(&mut self.used[self.step.batch.half], &self.queue)?;
+        self.staging.used(self.step.batch.half, &self.queue)?;
         match limit > 0.0 {
             true => {
                 self.clip(limit, inverse)?;
@@ -267,7 +265,7 @@ impl GpuWorker<'_> {
 
     /// Ends the part of the step that has begun, if there is such a part: its exchanges end with the part.
     fn end_part(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.in_part) {
+        if !self.captures.in_part() {
             return Ok(());
         }
         if !self.captures.replays() {
@@ -287,7 +285,8 @@ impl GpuWorker<'_> {
     fn report_loss(&self) -> Result<()> {
         let SlotTensors { n, micro, .. } = self.passes.slot;
         let rows = 4 * n * self.passes.network.rows();
-        launch::mean(&self.queue, self.losses.all().part(0, rows)?, self.report.all().part(4 * micro, 4)?)?;
+        let mean = self.values.report.all().part(4 * micro, 4)?;
+        launch::mean(&self.queue, self.values.losses.all().part(0, rows)?, mean)?;
         Ok(())
     }
 
@@ -364,7 +363,7 @@ impl GpuWorker<'_> {
             return Ok(found);
         }
         if self.is_sharded() {
-            let flag = self.report.all().part(4 * self.micros, 4)?;
+            let flag = self.values.report.all().part(4 * self.micros, 4)?;
             self.groups.world.all_reduce(&self.queue, DType::I32, ReduceOp::Max, flag)?;
             self.groups.world.join(&self.queue)?;
         }
@@ -374,21 +373,21 @@ impl GpuWorker<'_> {
     /// Replaces the sum of the gradients' squares by rank 0's, so that ranks on GPUs and on the CPU clip alike.
     fn share_squares(&mut self) -> Result<()> {
         self.settle("compute the norm of the gradients")?;
-        let squares: Vec<f64> = self.queue.download(self.squares.all())?;
+        let squares: Vec<f64> = self.queue.download(self.values.squares.all())?;
         let mut sum = [squares.iter().sum::<f64>()];
         self.exchange.comm.broadcast(&mut sum, Rank(0))?;
-        self.queue.fill(self.squares.all(), 0)?;
-        Ok(self.queue.write(self.squares.all().part(0, 8)?, &sum)?)
+        self.queue.fill(self.values.squares.all(), 0)?;
+        Ok(self.queue.write(self.values.squares.all().part(0, 8)?, &sum)?)
     }
 
     /// Computes the factor that bounds the norm of all gradients of all ranks by `limit`, for the optimiser's step; with a loss scale,
     /// multiplies the gradients by `inverse` before.
     fn clip(&mut self, limit: f64, inverse: f32) -> Result<()> {
         let shared = self.is_sharded();
-        self.queue.fill(self.squares.all(), 0)?;
+        self.queue.fill(self.values.squares.all(), 0)?;
         let mut sums = 0;
         let squares = |grads: Slice<'_>, sums: &mut usize| {
-            let into = self.squares.all().part(8 * SLICES * *sums, 8 * SLICES)?;
+            let into = self.values.squares.all().part(8 * SLICES * *sums, 8 * SLICES)?;
             *sums += 1;
             launch::squares(&self.queue, grads, into)
         };
@@ -405,7 +404,9 @@ impl GpuWorker<'_> {
                         squares(part(grads, &span, 4)?, &mut sums)?;
                     }
                 }
-                _ => drop(squares(grads, &mut sums)?),
+                _ => {
+                    squares(grads, &mut sums)?;
+                }
             }
         }
         if self.step.scaled && self.share_flag()? {
@@ -415,11 +416,16 @@ impl GpuWorker<'_> {
             self.share_squares()?;
         }
         if shared {
-            self.groups.world.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;
+            self.groups.world.all_reduce(
+                &self.queue,
+                DType::F64,
+                ReduceOp::Sum,
+                self.values.squares.all(),
+            )?;
             self.groups.world.join(&self.queue)?;
         }
-        let out = self.report.all().part(4 * (self.micros + 1), 8)?;
-        launch::clip(&self.queue, self.squares.all(), limit, out)?;
+        let out = self.values.report.all().part(4 * (self.micros + 1), 8)?;
+        launch::clip(&self.queue, self.values.squares.all(), limit, out)?;
         Ok(())
     }
 }

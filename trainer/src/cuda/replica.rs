@@ -87,6 +87,16 @@ impl<'a> Replica<'a> {
         Ok(own)
     }
 
+    /// The configuration of the run.
+    pub(crate) fn config(&self) -> &'a Config {
+        self.worker.config
+    }
+
+    /// All ranks of the run.
+    pub(crate) fn comm(&self) -> &'a Communicator {
+        self.comm
+    }
+
     /// The path by which the ranks sum gradients, with the version of NCCL if it is NCCL, and why; `None` for a single rank.
     pub fn exchange(&self) -> Option<String> {
         self.worker.groups.exchange()
@@ -211,7 +221,7 @@ impl<'a> Replica<'a> {
 
     /// Whether the device holds a staged batch.
     pub fn is_staged(&self) -> bool {
-        !self.worker.staged.is_empty()
+        !self.worker.staging.is_empty()
     }
 
     /// Queues a step over the batch that was staged first, as the strategy does it. Returns the number of samples of the batch.

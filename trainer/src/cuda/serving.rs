@@ -7,7 +7,7 @@ use super::spans::part;
 use super::unit::UnitMemory;
 use super::weights::here;
 use super::worker::GpuWorker;
-use crate::engine::{RankEngine, Serving, first_of};
+use crate::engine::{RankEngine, Serving, first_of, nth};
 use crate::{Error, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice, launch};
@@ -37,12 +37,12 @@ fn served(unit: &UnitMemory) -> Result<Slice<'_>> {
 
 impl Serving for GpuWorker<'_> {
     fn pull(&mut self, _unit: usize) -> Result<()> {
-        self.is_unanswered = true;
+        self.serving.is_unanswered = true;
         Ok(())
     }
 
     fn pulled(&mut self, unit: usize) -> Result<()> {
-        let GpuWorker { queue, weights, groups, is_unanswered, .. } = self;
+        let GpuWorker { queue, weights, groups, serving, .. } = self;
         let (servers, narrow) = (groups.servers, weights.narrow);
         let [params, gradients] = messages(&mut groups.serving, 0)?;
         let unit = &mut weights.units[unit];
@@ -52,7 +52,7 @@ impl Serving for GpuWorker<'_> {
         }
         unit.narrow_params(queue, narrow)?;
         // The servers have taken the gradients of the last step before they sent the first parameters of this one.
-        if std::mem::take(is_unanswered) {
+        if std::mem::take(&mut serving.is_unanswered) {
             gradients.flush(queue)?;
         }
         Ok(())
@@ -80,15 +80,14 @@ impl Serving for GpuWorker<'_> {
     }
 
     fn expect(&mut self, units: &[usize], worker: usize) -> Result<()> {
-        let GpuWorker { queue, weights, groups, expected, .. } = self;
+        let GpuWorker { queue, weights, groups, serving, .. } = self;
         let from = Rank(groups.servers as u32);
         let [_, gradients] = messages(&mut groups.serving, worker)?;
         for &unit in units {
             let memory = queue.memory(served(&weights.units[unit])?.len())?;
             gradients.expect(queue, Arc::new(memory), from)?;
         }
-        expected.resize_with(expected.len().max(worker + 1), Vec::new);
-        expected[worker].extend_from_slice(units);
+        nth(&mut serving.expected, worker).extend_from_slice(units);
         Ok(())
     }
 
@@ -100,14 +99,16 @@ impl Serving for GpuWorker<'_> {
     }
 
     fn take_push(&mut self, worker: usize) -> Result<()> {
-        let GpuWorker { queue, weights, groups, expected, .. } = self;
+        let GpuWorker { queue, weights, groups, serving, .. } = self;
         let [params, gradients] = messages(&mut groups.serving, worker)?;
-        let units = expected.get_mut(worker).map(std::mem::take).unwrap_or_default();
+        let units = std::mem::take(nth(&mut serving.expected, worker));
         for (unit, came) in units.into_iter().zip(gradients.take(queue)?) {
             let unit = &mut weights.units[unit];
             let sum = here(&unit.grad_part)?.all();
             match std::mem::replace(&mut unit.part_begun, true) {
-                true => drop(launch::add(queue, DType::F32, (sum, came.all()), sum)?),
+                true => {
+                    launch::add(queue, DType::F32, (sum, came.all()), sum)?;
+                }
                 false => queue.copy(sum, came.all())?,
             }
         }

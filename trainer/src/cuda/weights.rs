@@ -30,6 +30,8 @@ type Span = Range<usize>;
 /// The tensors of a rank's units, and its buffers.
 pub(super) struct Weights {
     pub units: Vec<UnitMemory>,
+    /// The units that an evaluation has gathered.
+    pub opened: Vec<usize>,
     /// Each parameter's unit, and its elements there.
     places: Vec<(usize, Span)>,
     /// The elements of each parameter's gradient among its unit's; `None` for a frozen parameter.
@@ -89,6 +91,7 @@ impl Weights {
         Ok(Weights {
             slots: places.iter().enumerate().map(slot).collect(),
             units,
+            opened: Vec::new(),
             places,
             begun: vec![Cell::new(false); trained.len()],
             trained,

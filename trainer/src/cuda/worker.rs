@@ -16,7 +16,8 @@ use super::exchange::Exchange;
 use super::groups::GpuGroups;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
-use super::spans::{mark, part, zeroed};
+use super::spans::{part, zeroed};
+use super::staging::{Staged, Staging};
 use super::weights::{Weights, whole_of};
 use super::within::Within;
 use crate::engine::{
@@ -27,22 +28,14 @@ use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Rank};
 use allfold_cuda::launch::StepReads;
-use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
+use allfold_cuda::{Memory, Queue, Slice};
 use allfold_gpu_passes::Passes;
 use allfold_kernels::DType;
 use allfold_kernels::nn::{Float, Narrow};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The number of partial sums for the squares of gradients.
 pub(super) const SLICES: usize = 512;
-
-/// A batch on the device.
-#[derive(Clone, Copy)]
-pub(super) struct Staged {
-    pub half: usize,
-    pub samples: usize,
-}
 
 /// The step under way.
 pub(super) struct Step {
@@ -52,6 +45,26 @@ pub(super) struct Step {
     pub everywhere: u64,
     /// Whether there is a loss scale, by which gradients that are not finite skip the step.
     pub scaled: bool,
+}
+
+/// The units whose messages are under way.
+#[derive(Default)]
+pub(super) struct ServingUnits {
+    /// On a server, for each worker: the units whose gradients are expected of the worker.
+    pub expected: Vec<Vec<usize>>,
+    /// On a worker: whether the servers have not yet sent parameters of this step.
+    pub is_unanswered: bool,
+}
+
+/// What a step writes besides gradients.
+pub(super) struct StepValues {
+    /// The loss of each row of a micro-batch.
+    pub losses: Memory,
+    /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients and the
+    /// factor that clips them.
+    pub report: Memory,
+    /// Partial sums of the squares of gradients.
+    pub squares: Memory,
 }
 
 /// A rank that computes on a device.
@@ -70,28 +83,10 @@ pub(super) struct GpuWorker<'a> {
     pub groups: GpuGroups<'a>,
     pub exchange: Exchange<'a>,
     pub step: Step,
-    /// Whether a part of the step has begun, which is launched, captured or replayed.
-    pub in_part: bool,
-    feeds: [Feed; 2],
-    /// Samples and labels of the two batches that can be staged.
-    stages: [[Memory; 2]; 2],
-    pub used: [Option<Mark>; 2],
-    pub staged: VecDeque<Staged>,
-    turn: usize,
-    pub arrived: [Option<Mark>; 2],
+    pub staging: Staging,
     pub captures: Captures,
-    /// The loss of each row of a micro-batch.
-    pub losses: Memory,
-    /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients and the
-    /// factor that clips them.
-    pub report: Memory,
-    /// On a server, for each worker: the units whose gradients are expected of the worker.
-    pub expected: Vec<Vec<usize>>,
-    /// On a worker: whether the servers have not yet sent parameters of this step.
-    pub is_unanswered: bool,
-    /// The units that an evaluation has gathered.
-    opened: Vec<usize>,
-    pub squares: Memory,
+    pub values: StepValues,
+    pub serving: ServingUnits,
 }
 
 impl<'a> GpuWorker<'a> {
@@ -131,10 +126,14 @@ impl<'a> GpuWorker<'a> {
         };
         let weights = Weights::new(&passes.network, &place, forms, &queue)?;
         let groups = GpuGroups::open(config, comm, (&mesh, channels), &place.units, (&queue, deadline))?;
-        let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
-        let stage = || Ok::<_, Error>([fresh(most * inputs)?, fresh(most * rows)?]);
-        let report = zeroed(&queue, 4 * (micros + 3))?;
+        // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
+        let sums = place.units.len() + split.tensor.iter().count() * passes.network.params().len();
+        let values = StepValues {
+            losses: fresh(most.div_ceil(micros) * rows)?,
+            report: zeroed(&queue, 4 * (micros + 3))?,
+            squares: fresh(8 * SLICES * sums)?,
+        };
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
@@ -144,24 +143,10 @@ impl<'a> GpuWorker<'a> {
             groups,
             exchange: Exchange::new(config, comm)?,
             step: Step { input: StepInput::default(), batch, everywhere: 0, scaled: false },
-            in_part: false,
-            feeds: [Feed::new(copies.clone()), Feed::new(copies)],
-            stages: [stage()?, stage()?],
-            used: [None, None],
-            staged: VecDeque::new(),
-            turn: 0,
-            arrived: [None, None],
+            staging: Staging::new(&queue, [most * inputs, most * rows])?,
             captures: Captures::default(),
-            losses: fresh(most.div_ceil(micros) * rows)?,
-            report,
-            expected: Vec::new(),
-            is_unanswered: false,
-            opened: Vec::new(),
-            // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
-            squares: fresh(
-                8 * SLICES
-                    * (place.units.len() + split.tensor.iter().count() * passes.network.params().len()),
-            )?,
+            values,
+            serving: ServingUnits::default(),
             split,
             passes,
             weights,
@@ -214,7 +199,7 @@ impl<'a> GpuWorker<'a> {
 
     /// The queues of the streams that use this rank's memory.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> {
-        [&self.queue, self.feeds[0].queue()].into_iter().chain(self.groups.queues())
+        [&self.queue, self.staging.queue()].into_iter().chain(self.groups.queues())
     }
 
     pub fn upload<F: Float>(
@@ -277,7 +262,7 @@ impl<'a> GpuWorker<'a> {
 
     /// Gets whole parameters of all units, until [`GpuWorker::close_units`]. Every rank must call it.
     pub fn open_units(&mut self) -> Result<()> {
-        let GpuWorker { queue, weights, groups, opened, .. } = self;
+        let GpuWorker { queue, weights, groups, .. } = self;
         for (at, unit) in weights.units.iter_mut().enumerate() {
             let own = unit.params.as_ref().or(unit.param_part.as_ref());
             let whole = whole_of((at, unit), own, queue, groups)?;
@@ -287,7 +272,7 @@ impl<'a> GpuWorker<'a> {
             if unit.params.is_none() {
                 unit.params = Some(whole);
                 unit.narrow_params(queue, weights.narrow)?;
-                opened.push(at);
+                weights.opened.push(at);
             }
         }
         Ok(())
@@ -295,7 +280,7 @@ impl<'a> GpuWorker<'a> {
 
     /// Frees what [`GpuWorker::open_units`] has gathered.
     pub fn close_units(&mut self) {
-        for at in std::mem::take(&mut self.opened) {
+        for at in std::mem::take(&mut self.weights.opened) {
             (self.weights.units[at].params, self.weights.units[at].narrow) = (None, None);
         }
     }
@@ -345,39 +330,13 @@ impl<'a> GpuWorker<'a> {
     pub fn stage<F: Float>(&mut self, batch: &Batch<F>) -> Result<()> {
         let own = self.own_positions(batch);
         let batch = own.as_ref().unwrap_or(batch);
-        let rows = self.passes.network.rows();
-        let (half, samples) = (self.turn, batch.labels.len() / rows.max(1));
-        self.turn = 1 - half;
+        let samples = batch.labels.len() / self.passes.network.rows().max(1);
         let sizes = [4 * batch.x.len(), 4 * batch.labels.len()];
-        if self.stages[half].iter().zip(sizes).any(|(memory, bytes)| memory.len() < bytes) {
+        if !self.staging.fits(sizes) {
             self.settle("allocate memory for a larger batch")?;
-            for (memory, bytes) in self.stages[half].iter_mut().zip(sizes) {
-                *memory = Memory::new(self.queue.machine(), self.queue.device(), bytes.max(memory.len()))?;
-            }
+            self.staging.grow(sizes)?;
         }
-        let copies = self.feeds[0].queue().clone();
-        if let Some(used) = &self.used[half] {
-            copies.wait(used)?;
-        }
-        let [x, labels] = &self.stages[half];
-        let into = x.all().part(0, sizes[0])?;
-        match self.passes.tokens() {
-            true => {
-                let tokens: Vec<u32> = batch.x.iter().map(|token| token.to_f64() as u32).collect();
-                self.feeds[0].send(into, &tokens)?;
-            }
-            false if F::DTYPE == DType::F32 => {
-                self.feeds[0].send(into, bytemuck::cast_slice::<F, f32>(&batch.x))?;
-            }
-            false => {
-                let x: Vec<f32> = batch.x.iter().map(|x| x.to_f64() as f32).collect();
-                self.feeds[0].send(into, &x)?;
-            }
-        }
-        self.feeds[1].send(labels.all().part(0, sizes[1])?, &batch.labels)?;
-        mark(&mut self.arrived[half], &copies)?;
-        self.staged.push_back(Staged { half, samples });
-        Ok(())
+        self.staging.stage(batch, samples, self.passes.tokens())
     }
 
     /// This rank's positions of a batch, where ranks share samples.
@@ -389,16 +348,14 @@ impl<'a> GpuWorker<'a> {
 
     /// Begins a step over the batch that was staged first. Returns its number of samples.
     pub fn begin(&mut self, input: StepInput, everywhere: u64, scaled: bool) -> Result<usize> {
-        let batch = self.staged.pop_front().ok_or_else(|| Error::Lost("the device holds no batch".into()))?;
+        let none = || Error::Lost("the device holds no batch".into());
+        let batch = self.staging.take(&self.queue)?.ok_or_else(none)?;
         if batch.samples > self.most {
             let (samples, most) = (batch.samples, self.most);
             return Err(Error::Config(format!("a step has {samples} samples, but this rank takes {most}")));
         }
-        if let Some(arrived) = &self.arrived[batch.half] {
-            self.queue.wait(arrived)?;
-        }
         self.step = Step { input, batch, everywhere, scaled };
-        self.queue.fill(self.report.all(), 0)?;
+        self.queue.fill(self.values.report.all(), 0)?;
         self.weights.all_begun(false);
         Ok(batch.samples)
     }
@@ -406,8 +363,8 @@ impl<'a> GpuWorker<'a> {
     /// Queues the optimiser's step, which changes nothing if the flag of a non-finite gradient is set on the device. `factor` scales
     /// gradients, and so does the factor of clipping if they are `clipped`.
     pub fn step_optimiser(&mut self, factor: f32, clipped: bool) -> Result<()> {
-        let GpuWorker { optimiser, queue, groups, report, micros, .. } = self;
-        let part = |number: usize| report.all().part(4 * (*micros + number), 4);
+        let GpuWorker { optimiser, queue, groups, values, micros, .. } = self;
+        let part = |number: usize| values.report.all().part(4 * (*micros + number), 4);
         let skip = if self.step.scaled { Some(part(0)?) } else { None };
         let reads = StepReads { skip, factor: if clipped { Some(part(2)?) } else { None } };
         let holders = if self.place.mesh.servers > 0 { groups.data() } else { &mut groups.world };
@@ -418,7 +375,7 @@ impl<'a> GpuWorker<'a> {
 
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
         self.settle("finish a step")?;
-        let report: Vec<u32> = self.queue.download(self.report.all())?;
+        let report: Vec<u32> = self.queue.download(self.values.report.all())?;
         let size = samples.div_ceil(self.micros).max(1);
         let micros = report[..self.micros].iter().enumerate();
         let loss = micros.map(|(micro, bits)| {
@@ -441,20 +398,14 @@ impl<'a> GpuWorker<'a> {
 
     /// The device memory in which a step notes that a gradient was not finite.
     pub fn flag(&self) -> Result<Slice<'_>> {
-        Ok(self.report.all().part(4 * self.micros, 4)?)
+        Ok(self.values.report.all().part(4 * self.micros, 4)?)
     }
 
     /// Copies `n` samples of the staged batch `half`, from sample `from` on, to the memory that the passes read.
     pub fn copy_micro_batch(&self, half: usize, from: usize, n: usize) -> Result<()> {
-        let [x, labels] = &self.stages[half];
-        let wide = [self.passes.network.inputs(), self.passes.network.rows()];
-        for ((stage, into), wide) in
-            [(x, &self.passes.slot.input), (labels, &self.passes.slot.labels)].into_iter().zip(wide)
-        {
-            let span = from * wide..(from + n) * wide;
-            self.queue.copy(into.all().part(0, 4 * n * wide)?, part(stage.all(), &span, 4)?)?;
-        }
-        Ok(())
+        let (network, slot) = (&self.passes.network, &self.passes.slot);
+        let into = [(slot.input.all(), network.inputs()), (slot.labels.all(), network.rows())];
+        self.staging.copy(&self.queue, half, (from, n), into)
     }
 }
 

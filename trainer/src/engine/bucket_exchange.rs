@@ -105,12 +105,12 @@ impl<F: Float> Bucketing for Worker<'_, F> {
     }
 
     fn send_bucket(&mut self, bucket: usize) -> Result<()> {
-        let Worker { units, groups, log, bucketing: Some(state), .. } = self else {
+        let Worker { units, groups, observed, bucketing: Some(state), .. } = self else {
             return Err(without_buckets());
         };
         let (now, own) = (groups.world.now(), &state.buckets[bucket]);
         let (params, bytes) = (own.params.len(), (own.elements * size_of::<F>()) as u64);
-        log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
+        observed.log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
         let buffer = match &state.views {
             Some(views) if bucket + 1 == views.len() => return Ok(()),
             Some(views) => units[0].grads.here_mut("gradients")?.split_off(views[bucket].start),
@@ -136,7 +136,7 @@ impl<F: Float> Bucketing for Worker<'_, F> {
     }
 
     fn average_params(&mut self) -> Result<()> {
-        if self.skipped { Ok(()) } else { self.average() }
+        if self.result.skipped { Ok(()) } else { self.average() }
     }
 }
 
@@ -148,7 +148,7 @@ impl<F: Float> Worker<'_, F> {
             let place = (at, bucket, self.network.params());
             let (buffer, done) = state.hook.finish(exchange, place, self.groups.data())?;
             self.waited_since(before);
-            self.log[at].done = done;
+            self.observed.log[at].done = done;
             if state.views.is_some() {
                 sums.push(buffer);
                 continue;
@@ -165,7 +165,8 @@ impl<F: Float> Worker<'_, F> {
         state.away = 0;
         let grads = self.units[0].grads.here_mut("gradients")?;
         sums.into_iter().rev().for_each(|sum| grads.join(sum));
-        if let (Some(last), Some(times)) = (state.views.iter().flatten().last(), self.log.last_mut()) {
+        if let (Some(last), Some(times)) = (state.views.iter().flatten().last(), self.observed.log.last_mut())
+        {
             times.sent = self.groups.world.now();
             self.groups.data().all_reduce(&mut grads[last.clone()], ReduceOp::Sum)?;
             times.done = self.groups.world.now();
@@ -178,7 +179,7 @@ impl<F: Float> Worker<'_, F> {
     /// Replaces the parameters of every unit by their means over the data axis.
     fn average(&mut self) -> Result<()> {
         let before = self.groups.world.now();
-        for unit in &mut self.units {
+        for unit in self.units.iter_mut() {
             let params = unit.params.here_mut("parameters")?;
             self.groups.data().all_reduce(params, ReduceOp::Avg)?;
         }

@@ -12,7 +12,14 @@ pub struct MeshGroups<'a> {
     axes: [Option<Communicator>; MeshAxis::ALL.len()],
     /// Communicators for messages: for each channel, one along the pipeline or else of all ranks; with servers, one per worker.
     messages: Vec<Communicator>,
+    /// In a pipeline, for each unit: the first stage that holds it, and on stages that hold it with others, their communicator.
+    stages: Vec<(Rank, Option<Communicator>)>,
 }
+
+/// The communicators of [`MeshGroups`], each of the ranks that it says.
+#[cfg(feature = "cuda")]
+pub(crate) type Communicators =
+    ([Option<Communicator>; MeshAxis::ALL.len()], Vec<Communicator>, Vec<(Rank, Option<Communicator>)>);
 
 /// Separates the servers of `mesh` from its workers, and makes a communicator of each worker and all servers. Returns the
 /// communicator of the ranks with this rank's role (server or worker), and the communicators of workers: on a server those of all
@@ -29,20 +36,27 @@ fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Communicat
 }
 
 impl<'a> MeshGroups<'a> {
-    /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
+    /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages, and those of the stages that hold the
+    /// same of this rank's `units`. Every rank must call it.
     ///
     /// # Errors
     /// Failed communication.
-    pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<MeshGroups<'a>> {
-        let mut groups = MeshGroups { world, axes: Default::default(), messages: Vec::new() };
-        if let Err(error) = groups.split(mesh, channels) {
+    pub fn new(
+        world: &'a Communicator,
+        mesh: Mesh,
+        channels: usize,
+        units: &[ParamUnit],
+    ) -> Result<MeshGroups<'a>> {
+        let (axes, messages, stages) = (Default::default(), Vec::new(), Vec::new());
+        let mut groups = MeshGroups { world, axes, messages, stages };
+        if let Err(error) = groups.split(mesh, channels, units) {
             groups.abort(&error.to_string());
             return Err(error);
         }
         Ok(groups)
     }
 
-    fn split(&mut self, mesh: Mesh, channels: usize) -> Result<()> {
+    fn split(&mut self, mesh: Mesh, channels: usize, units: &[ParamUnit]) -> Result<()> {
         let (world, rank) = (self.world, self.world.rank().index());
         for axis in MeshAxis::ALL.into_iter().filter(|axis| mesh.splits(*axis)) {
             let all = match axis {
@@ -60,6 +74,9 @@ impl<'a> MeshGroups<'a> {
         let line = if mesh.pipeline > 1 { mesh.group(rank, MeshAxis::Pipeline) } else { 0 };
         for _ in 0..channels {
             self.messages.extend(world.split(Some(line as u32), rank as u32)?);
+        }
+        if let Some(pipeline) = self.along(MeshAxis::Pipeline) {
+            self.stages = copies_of(pipeline, units)?;
         }
         Ok(())
     }
@@ -83,6 +100,12 @@ impl<'a> MeshGroups<'a> {
         }
     }
 
+    /// The communicators of the axes, those that carry messages, and those of the stages that hold the same units.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn into_communicators(self) -> Communicators {
+        (self.axes, self.messages, self.stages)
+    }
+
     /// The ranks along an axis; those of the data axis where this rank is alone on the axis.
     pub(super) fn group(&self, axis: MeshAxis) -> &Communicator {
         self.along(axis).unwrap_or_else(|| self.data())
@@ -93,18 +116,20 @@ impl<'a> MeshGroups<'a> {
         self.world
     }
 
-    /// Makes a communicator of the stages that hold a unit; `None` on the others. Every stage must call it.
-    ///
-    /// # Errors
-    /// Failed communication.
-    pub fn split_stages(&self, holds: bool) -> Result<Option<Communicator>> {
-        let Some(pipeline) = self.along(MeshAxis::Pipeline) else { return Ok(None) };
-        Ok(pipeline.split(holds.then_some(0), pipeline.rank().0)?)
+    /// The communicator of the stages that hold a unit, if this one does and is not alone.
+    pub fn copies(&self, unit: usize) -> Option<&Communicator> {
+        self.stages.get(unit).and_then(|(_, copies)| copies.as_ref())
+    }
+
+    /// The first stage that holds a unit.
+    pub(super) fn holder(&self, unit: usize) -> Rank {
+        self.stages.get(unit).map_or(Rank(0), |(first, _)| *first)
     }
 
     /// Fails every group for the same reason, so that a rank that waits in another group than the failed one learns the cause.
     pub fn abort(&self, why: &str) {
-        let all = self.axes.iter().flatten().chain(&self.messages).chain([self.world]);
+        let copies = self.stages.iter().filter_map(|(_, copies)| copies.as_ref());
+        let all = self.axes.iter().flatten().chain(&self.messages).chain(copies).chain([self.world]);
         all.for_each(|group| group.abort(why));
     }
 
@@ -116,10 +141,7 @@ impl<'a> MeshGroups<'a> {
 
 /// For each unit, the first stage of `line` that holds it; and where several stages hold it, on these stages their communicator. `units`
 /// are those of this rank. Every stage must call it.
-pub(crate) fn copies_of(
-    line: &Communicator,
-    units: &[ParamUnit],
-) -> Result<Vec<(Rank, Option<Communicator>)>> {
+fn copies_of(line: &Communicator, units: &[ParamUnit]) -> Result<Vec<(Rank, Option<Communicator>)>> {
     let copies = |unit: &ParamUnit| {
         let held = unit.keep != Keep::Nothing;
         let mut holders = vec![0i64; line.size() as usize];

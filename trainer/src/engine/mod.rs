@@ -14,6 +14,7 @@
 
 mod bucket_exchange;
 mod bucketing;
+mod free_buffers;
 mod groups;
 mod observed;
 mod parameter_messages;
@@ -34,11 +35,10 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 #[cfg(test)]
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
+pub use free_buffers::FreeBuffers;
 pub use groups::MeshGroups;
-#[cfg(feature = "cuda")]
-pub(crate) use groups::copies_of;
 pub use place::RankPlace;
-pub use serving::{Serving, ServingRole, first_of};
+pub use serving::{RankMessages, Serving, ServingRole, first_of, nth};
 pub use slot::{ActivationReaders, TensorUses, readers};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::{part_of, share_parts};

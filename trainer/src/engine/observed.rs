@@ -1,7 +1,8 @@
 //! The records of a step for the run's observer: spans of work and waiting, and the peak of memory.
 
 use crate::MemoryUse;
-use crate::timing::{LayerSpan, StepSpan, StepWork};
+use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
+use allfold_sim::Picos;
 
 /// The records of one step.
 #[derive(Default)]
@@ -14,6 +15,12 @@ pub(crate) struct Observed {
     pub layers: Vec<LayerSpan>,
     /// The memory of this rank at the time when it held the most.
     pub peak: MemoryUse,
+    /// The exchanges of gradients.
+    pub log: Vec<BucketTimes>,
+    /// The time spent waiting.
+    pub waited: Picos,
+    /// When the current phase started, or when its last exchange ended.
+    pub since: Picos,
 }
 
 impl Observed {
@@ -21,7 +28,8 @@ impl Observed {
     pub fn begin(&mut self) {
         self.spans.clear();
         self.layers.clear();
-        self.peak = MemoryUse::default();
+        self.log.clear();
+        (self.peak, self.waited) = (MemoryUse::default(), Picos::ZERO);
     }
 
     /// Adds a span, if spans are recorded and it is not empty. A span that continues the work of the last one is merged into it;
@@ -49,7 +57,6 @@ impl Observed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use allfold_sim::Picos;
 
     #[test]
     fn neighbouring_gradients_of_a_micro_batch_are_its_backward_pass() {

@@ -1,6 +1,6 @@
 //! The messages between servers and workers, on the CPU.
 
-use super::serving::{Serving, ServingRole, first_of, nobody_expected};
+use super::serving::{Serving, ServingRole, first_of, nobody_expected, nth};
 use super::unit::Tensor;
 use super::worker::Worker;
 use crate::costs::pack_cost;
@@ -10,14 +10,6 @@ use crate::{Error, Result};
 use allfold_collectives::{Communicator, Rank};
 use allfold_kernels::nn::{Float, add_to, divide};
 use std::ops::Range;
-
-/// The list at index `at`, which is added if it does not exist.
-fn at<T>(lists: &mut Vec<Vec<T>>, at: usize) -> &mut Vec<T> {
-    if lists.len() <= at {
-        lists.resize_with(at + 1, Vec::new);
-    }
-    &mut lists[at]
-}
 
 impl<F: Float> Worker<'_, F> {
     /// The communicator of a worker and all servers.
@@ -39,14 +31,14 @@ impl<F: Float> Serving for Worker<'_, F> {
             let elements = self.part_of(unit, server).len();
             let buffer = self.on.pool.take(elements);
             let work = self.serving_channel(0)?.recv_async(buffer.into(), Rank(server as u32))?;
-            at(&mut self.serving.pulls, unit).push(work);
+            nth(&mut self.messages.pulls, unit).push(work);
             self.away += elements;
         }
         Ok(())
     }
 
     fn pulled(&mut self, unit: usize) -> Result<()> {
-        let works = std::mem::take(at(&mut self.serving.pulls, unit));
+        let works = std::mem::take(nth(&mut self.messages.pulls, unit));
         for (server, work) in works.into_iter().enumerate() {
             let values = self.arrived(work)?;
             let part = self.part_of(unit, server);
@@ -70,7 +62,7 @@ impl<F: Float> Serving for Worker<'_, F> {
             let mut copy = self.on.pool.take(part.len());
             copy.copy_from_slice(&self.units[unit].grads.here("gradients")?[part]);
             let work = self.serving_channel(0)?.send_async(copy.into(), Rank(server as u32))?;
-            self.sent.push(work);
+            self.messages.sent.push(work);
         }
         Ok(())
     }
@@ -82,7 +74,7 @@ impl<F: Float> Serving for Worker<'_, F> {
         copy.copy_from_slice(part);
         let to = Rank(self.place.role().servers as u32);
         let work = self.serving_channel(worker)?.send_async(copy.into(), to)?;
-        at(&mut self.serving.served, worker).push(work);
+        nth(&mut self.messages.served, worker).push(work);
         Ok(())
     }
 
@@ -92,7 +84,7 @@ impl<F: Float> Serving for Worker<'_, F> {
             let elements = self.units[unit].param_part.len();
             let buffer = self.on.pool.take(elements);
             let work = self.serving_channel(worker)?.recv_async(buffer.into(), from)?;
-            at(&mut self.serving.expected, worker).push((unit, work));
+            nth(&mut self.messages.expected, worker).push((unit, work));
             self.away += elements;
         }
         Ok(())
@@ -102,7 +94,7 @@ impl<F: Float> Serving for Worker<'_, F> {
         let before = self.groups.world.now();
         // On virtual time each call of `is_done` advances the clock.
         let first = first_of(workers, |worker| {
-            let (_, last) = at(&mut self.serving.expected, worker).last().ok_or_else(nobody_expected)?;
+            let (_, last) = nth(&mut self.messages.expected, worker).last().ok_or_else(nobody_expected)?;
             Ok(last.is_done())
         })?;
         self.waited_since(before);
@@ -111,9 +103,9 @@ impl<F: Float> Serving for Worker<'_, F> {
 
     fn take_push(&mut self, worker: usize) -> Result<()> {
         // The worker has received the parameters that were sent to it, since it has computed with them.
-        let served = std::mem::take(at(&mut self.serving.served, worker));
+        let served = std::mem::take(nth(&mut self.messages.served, worker));
         self.recycle_all(served)?;
-        for (unit, push) in std::mem::take(at(&mut self.serving.expected, worker)) {
+        for (unit, push) in std::mem::take(nth(&mut self.messages.expected, worker)) {
             let values = self.arrived(push)?;
             let start = self.groups.world.now();
             let state = &mut self.units[unit];

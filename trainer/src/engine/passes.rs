@@ -4,7 +4,7 @@ use super::groups::MeshGroups;
 use super::observed::Observed;
 use super::peers::AxisPeers;
 use super::unit::Tensor;
-use super::worker::Worker;
+use super::worker::{StepTask, Worker};
 use super::{MeshAxis, Slot};
 use crate::costs::accumulate_cost;
 use crate::engine::RankEngine;
@@ -13,23 +13,20 @@ use crate::timing::{StepWork, work, work_of};
 use crate::{Phase, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, add_to};
-use allfold_sim::Picos;
 use std::ops::Range;
 
 /// The ranks along an axis during a phase of a micro-batch, whose number `micro` counts from 1.
 fn peers<'p, F: Float>(
     groups: &'p MeshGroups<'_>,
     axis: Option<MeshAxis>,
-    (waited, observed): (&'p mut Picos, &'p mut Observed),
-    (phase, micro, since): (Phase, u32, Picos),
+    observed: &'p mut Observed,
+    (phase, micro): (Phase, u32),
 ) -> AxisPeers<'p, F> {
     AxisPeers {
         group: axis.and_then(|axis| groups.along(axis)),
         world: groups.world,
-        waited,
         observed,
         work: (work_of(phase), (micro as usize).checked_sub(1)),
-        since,
         narrow: false,
         shift: None,
         failed: None,
@@ -60,18 +57,17 @@ impl<F: Float> Worker<'_, F> {
     /// Runs layer `l` forward in `phase`, for the first time or again.
     pub(super) fn forward(&mut self, phase: Phase, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
-        let draw_key = self.input.draw_key;
-        let Worker { slots, units, network, buffers, on, groups, waited, observed, .. } = self;
-        let slot = &mut slots[slot.0];
+        let draw_key = self.task.input.draw_key;
+        let Worker { slots, units, network, buffers, on, groups, observed, .. } = self;
+        let slot = &mut slots.all[slot.0];
         let draw_key = draw_key.after(slot.first);
-        let phase = (phase, slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
+        let phase = (phase, slot.micro);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let buffers = &mut buffers[network.buffers_of(l)];
         let pass = LayerPass { n: slot.n, train: true, params, buffers, draw_key, peers: &mut peers };
         slot.acts.forward(on, network, l, pass);
-        self.since = peers.since;
         peers.failed.map_or(Ok(()), Err)
     }
 
@@ -81,15 +77,15 @@ impl<F: Float> Worker<'_, F> {
         let owner = self.place.outline.owner(l);
         let owned =
             self.groups.along(MeshAxis::Pipeline).is_none() && self.place.outline.weight_grads()[owner];
-        owner != l && owned && self.begun[owner] && self.slots[slot.0].micro > 1
+        owner != l && owned && self.begun[owner] && self.slots.all[slot.0].micro > 1
     }
 
     /// Charges the time in which a parameter's gradient was added to that of the previous micro-batches.
     pub(super) fn charge_accumulated(&mut self, param: usize, slot: Slot) {
-        if self.slots[slot.0].micro > 1 {
+        if self.slots.all[slot.0].micro > 1 {
             let (start, elements) = (self.groups.world.now(), self.network.params()[param].range.len());
             self.groups.world.charge(&work(accumulate_cost::<F>(elements)));
-            self.did(StepWork::WeightGrad, Some(self.slots[slot.0].micro as usize - 1), start);
+            self.did(StepWork::WeightGrad, Some(self.slots.all[slot.0].micro as usize - 1), start);
         }
     }
 
@@ -107,10 +103,10 @@ impl<F: Float> Worker<'_, F> {
         }
         let owner = self.place.outline.owner(l);
         let waits = self.waits_for_owner(l, slot);
-        let Worker { slots, units, network, on, begun, groups, waited, observed, .. } = self;
-        let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
-        let phase = (Phase::WeightGrad(l), slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
+        let Worker { slots, units, network, on, begun, groups, observed, .. } = self;
+        let (slot, unit) = (&mut slots.all[slot.0], &mut units[unit]);
+        let phase = (Phase::WeightGrad(l), slot.micro);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
         peers.narrow = on.amp.is_narrow(l);
         let (layer, tied) = (&network.layers()[l], std::mem::take(&mut slot.tied_grads[owner]));
         let keeps = layer.traits().needs_gradients || layer.sync_len().1 > 0;
@@ -138,16 +134,15 @@ impl<F: Float> Worker<'_, F> {
         }
         begun[owner] = true;
         slot.weights_done(on, l);
-        self.since = peers.since;
         peers.failed.map_or(Ok(()), Err)
     }
 
     pub(super) fn input_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
-        let Worker { slots, units, network, on, groups, waited, observed, .. } = self;
-        let slot = &mut slots[slot.0];
-        let phase = (Phase::InputGrad(l), slot.micro, self.since);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, (waited, observed), phase);
+        let Worker { slots, units, network, on, groups, observed, .. } = self;
+        let slot = &mut slots.all[slot.0];
+        let phase = (Phase::InputGrad(l), slot.micro);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);
@@ -156,28 +151,25 @@ impl<F: Float> Worker<'_, F> {
         if !grads.is_empty() {
             on.pool.push(grads);
         }
-        self.since = peers.since;
         peers.failed.map_or(Ok(()), Err)
     }
 
     pub(super) fn add_loss(&mut self, slot: Slot) -> Result<()> {
-        let Worker { slots, network, on, input, groups, waited, observed, .. } = self;
-        let slot = &mut slots[slot.0];
+        let Worker { slots, network, on, task: StepTask { input, .. }, groups, observed, result, .. } = self;
+        let slot = &mut slots.all[slot.0];
         let axis = network.class_split().map(|_| MeshAxis::Tensor);
-        let mut peers = peers(groups, axis, (waited, observed), (Phase::Loss, slot.micro, self.since));
+        let mut peers = peers(groups, axis, observed, (Phase::Loss, slot.micro));
         let scale = F::from_f64(slot.share * input.weight * input.loss_scale);
         let labels = std::mem::take(&mut slot.labels);
         let objective = Objective { labels: &labels, scale };
         let loss = slot.acts.loss(on, network, objective, &mut peers);
         slot.labels = labels;
-        self.loss += slot.share * loss.to_f64();
-        if !self.loss.is_finite() && self.not_finite.is_none() {
+        result.loss += slot.share * loss.to_f64();
+        if !result.loss.is_finite() && result.not_finite.is_none() {
             let layer = slot.acts.first_not_finite();
-            let name =
-                |at: usize| at.checked_sub(1).map_or("the input", |layer| &self.network.names()[layer]);
-            self.not_finite = layer.map(|at| name(at).to_string());
+            let name = |at: usize| at.checked_sub(1).map_or("the input", |layer| &network.names()[layer]);
+            result.not_finite = layer.map(|at| name(at).to_string());
         }
-        self.since = peers.since;
         peers.failed.map_or(Ok(()), Err)
     }
 }

@@ -14,13 +14,9 @@ pub(super) struct AxisPeers<'a, F: Float> {
     /// The communicator, unless the rank is alone on the axis.
     pub group: Option<&'a Communicator>,
     pub world: &'a Communicator,
-    /// The time that the step has waited.
-    pub waited: &'a mut Picos,
     pub observed: &'a mut Observed,
     /// The work of the phase, and its micro-batch.
     pub work: (StepWork, Option<usize>),
-    /// When the last exchange of the phase ended; before the first exchange, when the phase started.
-    pub since: Picos,
     /// Whether the layer computes in autocast's narrow type.
     pub narrow: bool,
     /// The exchange with the next and the previous rank, while it is in progress.
@@ -40,11 +36,11 @@ impl<F: Float> AxisPeers<'_, F> {
     /// Counts the time since `start` as spent waiting.
     fn waited(&mut self, start: Picos) {
         let end = self.world.now();
-        *self.waited += end - start;
         let (work, micro) = self.work;
-        self.observed.add(StepSpan { work, micro, start: self.since, end: start });
+        self.observed.waited += end - start;
+        self.observed.add(StepSpan { work, micro, start: self.observed.since, end: start });
         self.observed.add(StepSpan { work: StepWork::Waiting, micro: None, start, end });
-        self.since = end;
+        self.observed.since = end;
     }
 }
 

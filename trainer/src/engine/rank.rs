@@ -1,7 +1,8 @@
 //! [`RankEngine`](super::RankEngine) on the CPU.
 
+use super::slot::Slots;
 use super::unit::Tensor;
-use super::worker::Worker;
+use super::worker::{StepTask, Worker};
 use super::{
     Boundary, Keep, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches,
     micro_batch,
@@ -26,33 +27,32 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn step_number(&self) -> u64 {
-        u64::from(self.input.draw_key.step)
+        u64::from(self.task.input.draw_key.step)
     }
 
     fn steps_left(&self) -> u64 {
-        self.input.steps_left
+        self.task.input.steps_left
     }
 
     fn is_copied(&self, unit: usize) -> bool {
-        self.copies.get(unit).is_some_and(Option::is_some)
-            && self.place.outline.trains_some_of(&self.units[unit].values)
+        self.groups.copies(unit).is_some() && self.place.outline.trains_some_of(&self.units[unit].values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
         if self.config.data.uneven || !self.config.parallel.shares.is_empty() {
             return of;
         }
-        filled_micro_batches(self.batch.labels.len() / self.network.rows(), of)
+        filled_micro_batches(self.task.batch.labels.len() / self.network.rows(), of)
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
         self.slot(slot);
         let (inputs, rows) = (self.network.inputs(), self.network.rows());
-        let samples = self.batch.labels.len() / rows;
+        let samples = self.task.batch.labels.len() / rows;
         let part = micro_batch(samples, micro, of);
         self.network.normalises(part.len())?;
-        let Worker { slots, batch, readers, on, place, input, .. } = self;
-        let slot = &mut slots[slot.0];
+        let Worker { slots: Slots { all, readers }, task, on, place, .. } = self;
+        let (slot, StepTask { batch, input, .. }) = (&mut all[slot.0], task);
         slot.clear(on);
         slot.uses.begin(readers, &place.outline);
         (slot.n, slot.micro, slot.first) = (part.len(), micro as u32 + 1, part.start);
@@ -69,8 +69,8 @@ impl<F: Float> RankEngine for Worker<'_, F> {
 
     fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
         let n = self.slot(at).n;
-        let (start, waited) = (self.groups.world.now(), self.waited);
-        self.since = start;
+        let (start, waited) = (self.groups.world.now(), self.observed.waited);
+        self.observed.since = start;
         // The computation of a layer that exchanges values comes before its exchanges, so it is charged first.
         let layer = layer_of(phase).map(|l| &self.network.layers()[l]);
         let exchanges = layer.is_some_and(|layer| layer.traits().axis.is_some());
@@ -82,17 +82,18 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         match phase {
             Phase::SyncForward(l) => {
                 let len = self.network.sync_len(phase);
-                self.slots[at.0].acts.forward_sums(&self.network, l, n, len);
+                self.slots.all[at.0].acts.forward_sums(&self.network, l, n, len);
             }
             Phase::Forward(l) => self.forward(phase, l, at)?,
             Phase::Recompute(l) => {
-                self.slots[at.0].uses.recompute(&self.readers, &self.network, l);
+                let Slots { all, readers } = &mut self.slots;
+                all[at.0].uses.recompute(readers, &self.network, l);
                 self.forward(phase, l, at)?;
             }
             Phase::Loss => self.add_loss(at)?,
             Phase::WeightGrad(l) => self.weight_grad(l, at)?,
             Phase::SyncBackward(l) => {
-                let (len, slot) = (self.network.sync_len(phase), &mut self.slots[at.0]);
+                let (len, slot) = (self.network.sync_len(phase), &mut self.slots.all[at.0]);
                 let grads = std::mem::take(&mut slot.own_grads[l]);
                 slot.acts.backward_sums(&self.network, l, &grads, len);
                 slot.own_grads[l] = grads;
@@ -107,10 +108,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             self.groups.world.charge(&cost);
         }
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
-            self.forward_time += (self.groups.world.now() - start) - (self.waited - waited);
+            self.result.forward += (self.groups.world.now() - start) - (self.observed.waited - waited);
         }
-        let micro = self.slots[at.0].micro as usize;
-        self.did(work_of(phase), micro.checked_sub(1), self.since);
+        let micro = self.slots.all[at.0].micro as usize;
+        self.did(work_of(phase), micro.checked_sub(1), self.observed.since);
         if self.observed.layers_wanted {
             let (layer, end) = (layer_of(phase), self.groups.world.now());
             self.observed.layers.push(LayerSpan { layer, work: work_of(phase), start, end });
@@ -119,17 +120,17 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
             self.sum_totals(at)?;
             if matches!(phase, Phase::SyncForward(_)) {
-                self.network.normalises_all(l, &self.slots[at.0].acts.totals)?;
+                self.network.normalises_all(l, &self.slots.all[at.0].acts.totals)?;
             }
         }
         let Worker { slots, network, on, .. } = self;
-        slots[at.0].after(on, network, phase);
+        slots.all[at.0].after(on, network, phase);
         Ok(())
     }
 
     fn forget(&mut self, slot: Slot) {
         self.slot(slot);
-        self.slots[slot.0].clear(&mut self.on);
+        self.slots.all[slot.0].clear(&mut self.on);
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
@@ -168,7 +169,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let values = &self.units[unit].values;
         let params =
             params.filter(|place| values.start <= place.range.start && place.range.end <= values.end).count();
-        self.log.push(BucketTimes { bucket: unit, params, bytes, ready: now, sent, done: sent });
+        self.observed.log.push(BucketTimes { bucket: unit, params, bytes, ready: now, sent, done: sent });
         self.units[unit].unfinished = Some(exchange);
         if size == 1 {
             self.units[unit].grads = Tensor::Here(whole);
@@ -197,7 +198,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if let Some(work) = self.units[unit].reducing.take() {
             let (whole, done) = self.wait(work)?;
             self.units[unit].grads = Tensor::Here(whole);
-            if let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit) {
+            if let Some(times) = self.observed.log.iter_mut().rfind(|times| times.bucket == unit) {
                 times.done = done;
             }
         }
@@ -213,7 +214,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
                 state.grad_part.extend_from_slice(part);
             }
             state.grad_part_begun = true;
-            self.recycle(whole);
+            self.units.free.put(whole);
         }
         Ok(())
     }
@@ -222,7 +223,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if self.units[unit].keep == Keep::Sharded
             && let Tensor::Here(whole) = std::mem::replace(&mut self.units[unit].params, Tensor::Absent)
         {
-            self.recycle(whole);
+            self.units.free.put(whole);
         }
     }
 
@@ -243,7 +244,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn sum_copies(&mut self, unit: usize) -> Result<()> {
-        let Some(Some(copies)) = self.copies.get(unit) else { return Ok(()) };
+        let Some(copies) = self.groups.copies(unit) else { return Ok(()) };
         let before = self.groups.world.now();
         let elements = self.units[unit].values.len();
         let grads = &mut self.units[unit].grads.here_mut("gradients")?[..elements];
@@ -254,7 +255,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
 
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
         let Worker { slots, network, on, .. } = self;
-        let slot = &mut slots[slot.0];
+        let slot = &mut slots.all[slot.0];
         let values: Buffer<F> = match what {
             Boundary::Activation(act) => {
                 let act_values = slot.acts.act(network, act);
@@ -270,7 +271,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         };
         let (elements, (channel, peer)) = (values.len(), self.route(to)?);
         let work = channel.send_async(values, peer)?;
-        self.sent.push(work);
+        self.messages.sent.push(work);
         self.away += elements;
         Ok(())
     }
@@ -279,13 +280,13 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         if matches!(what, Boundary::Activation(_)) {
             // Frees the samples that the rank has loaded, if the first rank sends it others.
-            self.slots[slot.0].acts.free(self.network.storage_of(act), &mut self.on.pool);
+            self.slots.all[slot.0].acts.free(self.network.storage_of(act), &mut self.on.pool);
         }
-        let values = self.on.pool.take(elements(&self.network, act, self.slots[slot.0].n));
+        let values = self.on.pool.take(elements(&self.network, act, self.slots.all[slot.0].n));
         let (channel, peer) = self.route(from)?;
         let work = channel.recv_async(values.into(), peer)?;
         let (values, _) = self.wait(work)?;
-        let acts: &mut Activations<F> = &mut self.slots[slot.0].acts;
+        let acts: &mut Activations<F> = &mut self.slots.all[slot.0].acts;
         match what {
             Boundary::Activation(act) => acts.put(self.network.storage_of(act), values.into_vec()),
             Boundary::Gradient(act) => acts.put_grad(act, values.into_vec()),
@@ -310,12 +311,12 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn update(&mut self) -> Result<()> {
-        let sent = std::mem::take(&mut self.sent);
+        let sent = std::mem::take(&mut self.messages.sent);
         self.recycle_all(sent)?;
-        let (before, waited) = (self.groups.world.now(), self.waited);
+        let (before, waited) = (self.groups.world.now(), self.observed.waited);
         self.note_memory();
         self.move_params()?;
-        self.update_time += (self.groups.world.now() - before) - (self.waited - waited);
+        self.result.optimiser += (self.groups.world.now() - before) - (self.observed.waited - waited);
         Ok(())
     }
 }

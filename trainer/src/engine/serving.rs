@@ -4,8 +4,6 @@
 //! another's.
 
 use crate::{Error, Result};
-use allfold_collectives::{Buffer, Work};
-use allfold_kernels::nn::Float;
 use std::time::Duration;
 
 /// The servers and workers of a parameter server.
@@ -19,73 +17,56 @@ pub struct ServingRole {
     pub server: Option<usize>,
 }
 
-/// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine). An engine without parameter
-/// servers, such as one that a program adds, has none of them.
+/// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine).
 pub trait Serving {
     /// On a worker: begins to receive a unit's parameters from all servers.
     ///
     /// # Errors
     /// Failed communication.
-    fn pull(&mut self, _unit: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn pull(&mut self, unit: usize) -> Result<()>;
 
     /// On a worker: waits for a unit's parameters that were [pulled](Serving::pull).
     ///
     /// # Errors
     /// Failed communication.
-    fn pulled(&mut self, _unit: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn pulled(&mut self, unit: usize) -> Result<()>;
 
     /// On a worker: divides a unit's gradient by the number of workers and sends each server its part.
     ///
     /// # Errors
     /// A gradient that the rank does not have; failed communication.
-    fn push(&mut self, _unit: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn push(&mut self, unit: usize) -> Result<()>;
 
     /// On a server: sends a worker this server's part of a unit's parameters.
     ///
     /// # Errors
     /// Failed communication.
-    fn serve(&mut self, _unit: usize, _worker: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn serve(&mut self, unit: usize, worker: usize) -> Result<()>;
 
     /// On a server: begins to receive this server's part of the gradient of these units, in this order, from a worker.
     ///
     /// # Errors
     /// Failed communication.
-    fn expect(&mut self, _units: &[usize], _worker: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn expect(&mut self, units: &[usize], worker: usize) -> Result<()>;
 
     /// On a server: waits until all gradients that are [expected](Serving::expect) of one of these workers have arrived. Returns
     /// the worker whose gradients arrived first.
     ///
     /// # Errors
     /// No workers, or one from which nothing is expected.
-    fn first_pushed(&mut self, _workers: &[usize]) -> Result<usize> {
-        Err(without_servers())
-    }
+    fn first_pushed(&mut self, workers: &[usize]) -> Result<usize>;
 
     /// On a server: waits for the gradients that are expected of a worker, and adds them to this step's sum.
     ///
     /// # Errors
     /// Failed communication.
-    fn take_push(&mut self, _worker: usize) -> Result<()> {
-        Err(without_servers())
-    }
+    fn take_push(&mut self, worker: usize) -> Result<()>;
 
     /// On a server: updates the parameters with the sum of the gradients, and starts a new sum.
     ///
     /// # Errors
     /// Failed communication.
-    fn apply_pushes(&mut self) -> Result<()> {
-        Err(without_servers())
-    }
+    fn apply_pushes(&mut self) -> Result<()>;
 }
 
 /// The first of these workers for which `has_arrived` returns true. Checks the workers in turn until one has arrived.
@@ -115,21 +96,28 @@ pub(crate) fn nobody_expected() -> Error {
     Error::Strategy("the server waits for a gradient, but no worker is expected to send one".into())
 }
 
-fn without_servers() -> Error {
-    Error::Strategy("this engine has no parameter servers".into())
-}
-
-/// The messages of a parameter server that are under way.
-pub(super) struct ServingState<F: Float> {
+/// The messages of a rank that are under way.
+pub struct RankMessages<M> {
+    /// Messages that were sent and may not have arrived yet.
+    pub sent: Vec<M>,
     /// On a worker, for each unit: its parameters from each server.
-    pub pulls: Vec<Vec<Work<Buffer<F>>>>,
-    /// On a server, for each worker: the gradients of units expected of the worker, and the parameters sent to the worker.
-    pub expected: Vec<Vec<(usize, Work<Buffer<F>>)>>,
-    pub served: Vec<Vec<Work<Buffer<F>>>>,
+    pub pulls: Vec<Vec<M>>,
+    /// On a server, for each worker: the gradients of units that are expected of the worker.
+    pub expected: Vec<Vec<(usize, M)>>,
+    /// On a server, for each worker: the parameters sent to the worker.
+    pub served: Vec<Vec<M>>,
 }
 
-impl<F: Float> Default for ServingState<F> {
+impl<M> Default for RankMessages<M> {
     fn default() -> Self {
-        ServingState { pulls: Vec::new(), expected: Vec::new(), served: Vec::new() }
+        RankMessages { sent: Vec::new(), pulls: Vec::new(), expected: Vec::new(), served: Vec::new() }
     }
+}
+
+/// The list at index `at`, which is added if it does not exist.
+pub fn nth<T>(lists: &mut Vec<Vec<T>>, at: usize) -> &mut Vec<T> {
+    if lists.len() <= at {
+        lists.resize_with(at + 1, Vec::new);
+    }
+    &mut lists[at]
 }

@@ -1,6 +1,6 @@
 //! A micro-batch in flight, and the number of phases that still read each of its tensors.
 
-use super::{Keep, ParamUnit};
+use super::{Keep, ParamUnit, Slot};
 use crate::model::{Activations, Arithmetic};
 use crate::{Network, Outline, Phase};
 use allfold_kernels::nn::Float;
@@ -121,6 +121,26 @@ fn held_layers(units: &[ParamUnit]) -> Vec<Range<usize>> {
         }
     }
     held
+}
+
+/// The micro-batches in flight, and the readers of the activations of each.
+pub(super) struct Slots<F> {
+    pub all: Vec<SlotState<F>>,
+    pub readers: ActivationReaders,
+}
+
+impl<F: Float> Slots<F> {
+    pub fn new(readers: ActivationReaders) -> Slots<F> {
+        Slots { all: Vec::new(), readers }
+    }
+
+    /// A slot of a network with `layers` layers, which is added if it does not exist.
+    pub fn at(&mut self, slot: Slot, layers: usize) -> &mut SlotState<F> {
+        while self.all.len() <= slot.0 {
+            self.all.push(SlotState::new(layers));
+        }
+        &mut self.all[slot.0]
+    }
 }
 
 impl<F: Float> SlotState<F> {

@@ -119,8 +119,7 @@ impl<F: Float> Worker<'_, F> {
                 self.release(at);
             }
             if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
-                let holder = self.holders[at];
-                pipeline.broadcast(&mut params[values], holder)?;
+                pipeline.broadcast(&mut params[values], self.groups.holder(at))?;
             }
         }
         buffers.clear();
@@ -136,10 +135,10 @@ impl<F: Float> Worker<'_, F> {
         }
         self.groups.data().broadcast(&mut self.buffers, Rank(0))?;
         let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) else { return Ok(()) };
-        for (spec, holder) in self.place.units.iter().zip(&self.holders) {
+        for (at, spec) in self.place.units.iter().enumerate() {
             for layer in spec.layers.clone() {
                 let range = self.network.buffers_of(layer);
-                pipeline.broadcast(&mut self.buffers[range], *holder)?;
+                pipeline.broadcast(&mut self.buffers[range], self.groups.holder(at))?;
             }
         }
         Ok(())
@@ -199,7 +198,7 @@ impl<F: Float> Worker<'_, F> {
             ));
         }
         let mut all = vec![F::ZERO; self.network.param_count()];
-        for unit in &self.units {
+        for unit in self.units.iter() {
             let grads = unit.grads.here("gradients")?;
             for Piece { range, .. } in &unit.pieces {
                 let start = unit.values.start;
@@ -222,7 +221,7 @@ impl<F: Float> Worker<'_, F> {
             buckets: self.spare_bytes() + buckets,
             ..MemoryUse::default()
         };
-        for unit in &mut self.units {
+        for unit in self.units.iter_mut() {
             let [params, gradients, optimiser] = unit.bytes();
             memory.params += params;
             memory.gradients += gradients;

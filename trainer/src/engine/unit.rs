@@ -1,12 +1,12 @@
 //! A unit's tensors: parameters, gradients and optimiser state, whole or in part, present or in an exchange.
 
 use super::unit_layout::UnitLayout;
-use super::{Keep, UnitExchange};
+use super::{FreeBuffers, Keep, UnitExchange};
 use crate::optim::{self, Optimiser};
 use crate::{Config, Error, ParamSpec, Result};
 use allfold_collectives::{Buffer, Work};
 use allfold_kernels::nn::Float;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 /// A tensor that may be in an exchange.
 pub(super) enum Tensor<F: Float> {
@@ -89,6 +89,32 @@ pub(super) struct UnitState<F: Float> {
     pub summing: Option<(Work<Buffer<F>>, usize)>,
     /// The exchange of the gradient that was started and not finished.
     pub unfinished: Option<UnitExchange>,
+}
+
+/// The units of a rank, in order of layers, and buffers of whole units that are not in use.
+pub(super) struct Units<F: Float> {
+    all: Vec<UnitState<F>>,
+    pub free: FreeBuffers<Buffer<F>>,
+}
+
+impl<F: Float> Units<F> {
+    pub fn new(all: Vec<UnitState<F>>) -> Units<F> {
+        Units { all, free: FreeBuffers::default() }
+    }
+}
+
+impl<F: Float> Deref for Units<F> {
+    type Target = [UnitState<F>];
+
+    fn deref(&self) -> &[UnitState<F>] {
+        &self.all
+    }
+}
+
+impl<F: Float> DerefMut for Units<F> {
+    fn deref_mut(&mut self) -> &mut [UnitState<F>] {
+        &mut self.all
+    }
 }
 
 impl<F: Float> UnitState<F> {

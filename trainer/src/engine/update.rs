@@ -16,12 +16,12 @@ impl<F: Float> Worker<'_, F> {
     pub(super) fn move_params(&mut self) -> Result<()> {
         self.share_loss()?;
         self.sum_replicas()?;
-        if let Some(scaler) = self.scaler {
+        if let Some(scaler) = self.task.scaler {
             let found = self.unscale(&scaler)?;
             let before = self.groups.world.now();
-            self.skipped = GradScaler::found_anywhere(found, self.groups.world)?;
+            self.result.skipped = GradScaler::found_anywhere(found, self.groups.world)?;
             self.waited_since(before);
-            if self.skipped {
+            if self.result.skipped {
                 return Ok(());
             }
         }
@@ -30,8 +30,8 @@ impl<F: Float> Worker<'_, F> {
         }
         self.share_norms()?;
         let before = self.groups.world.now();
-        for unit in &mut self.units {
-            unit.step(self.input.lr)?;
+        for unit in self.units.iter_mut() {
+            unit.step(self.task.input.lr)?;
             if let Some(piece) = unit.pieces.first() {
                 self.groups.world.charge(&work(piece.optimiser.cost(unit.trained_len())));
             }
@@ -44,7 +44,7 @@ impl<F: Float> Worker<'_, F> {
     fn sum_replicas(&mut self) -> Result<()> {
         let before = self.groups.world.now();
         (0..self.units.len()).try_for_each(|unit| self.start_replica_sum(unit))?;
-        for unit in &mut self.units {
+        for unit in self.units.iter_mut() {
             let Some((sum, _)) = unit.summing.take() else { continue };
             let part = sum.wait()?.into_vec();
             match unit.shards_gradients() {
@@ -58,14 +58,14 @@ impl<F: Float> Worker<'_, F> {
 
     /// Gives the loss to every rank of the pipeline, and with `Keep::First` to every rank of the data axis.
     fn share_loss(&mut self) -> Result<()> {
-        let (mut loss, before) = ([self.loss], self.groups.world.now());
+        let (mut loss, before) = ([self.result.loss], self.groups.world.now());
         if let Some(pipeline) = self.groups.along(MeshAxis::Pipeline) {
             pipeline.all_reduce(&mut loss, ReduceOp::Sum)?;
         }
         if self.place.is_led {
             self.groups.data().all_reduce(&mut loss, ReduceOp::Sum)?;
         }
-        self.loss = loss[0];
+        self.result.loss = loss[0];
         self.waited_since(before);
         Ok(())
     }
@@ -73,7 +73,7 @@ impl<F: Float> Worker<'_, F> {
     /// Divides this rank's gradients by the loss scale. Returns whether any of them is infinite or NaN.
     fn unscale(&mut self, scaler: &GradScaler) -> Result<bool> {
         let mut found = false;
-        for unit in &mut self.units {
+        for unit in self.units.iter_mut() {
             for at in 0..unit.pieces.len() {
                 let range = unit.pieces[at].range.clone();
                 found |= scaler.unscale(unit.grad_of(&range)?);
@@ -115,9 +115,9 @@ impl<F: Float> Worker<'_, F> {
             self.groups.world.broadcast(&mut squares, Rank(0))?;
         }
         let norm = squares[0].sqrt();
-        self.norm = Some(norm);
+        self.result.norm = Some(norm);
         let scale = limit / (norm + 1e-6);
-        for unit in &mut self.units {
+        for unit in self.units.iter_mut() {
             if !unit.pieces.is_empty() {
                 self.groups.world.charge(&work(optim::clip::cost::<F>(unit.trained_len())));
             }

@@ -1,11 +1,12 @@
 //! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
 
+use super::TrainResult;
 use super::epochs::Progress;
-use super::{Run, TrainResult};
-use crate::checkpoint::{Files, FolderLock, History, TrainingProgress, sharded};
+use super::training_rank::{Host, TrainingRank};
+use crate::checkpoint::{Files, FolderLock, History, TrainedOn, TrainingProgress, sharded};
 use crate::strategies::ddp;
-use crate::{EpochReport, Error, Result, checkpoint, scores};
-use allfold_collectives::Rank;
+use crate::{Config, EpochReport, Error, GradScaler, Result, checkpoint, scores};
+use allfold_collectives::{Communicator, Rank};
 use allfold_kernels::nn::Float;
 use std::path::Path;
 
@@ -18,7 +19,36 @@ pub(super) struct Held {
     lock: Option<FolderLock>,
 }
 
-impl<F: Float> Run<'_, F> {
+/// What a checkpoint holds of a run, and how it is written and read.
+pub(super) struct RunState<'a, F: Float> {
+    pub config: &'a Config,
+    pub comm: &'a Communicator,
+    pub host: Host<F>,
+    pub rank: Box<dyn TrainingRank<F> + 'a>,
+    pub scaler: Option<GradScaler>,
+    /// The lock on the folder of checkpoints.
+    pub held: Held,
+    /// The samples.
+    pub trained_on: TrainedOn,
+}
+
+impl<F: Float> RunState<'_, F> {
+    /// The error for a value that is not finite after `steps`. Aborts the communicator, so that the other ranks end with this
+    /// error too.
+    pub(super) fn diverged(
+        &self,
+        (what, value): (&'static str, f64),
+        steps: u64,
+        layer: Option<String>,
+    ) -> Error {
+        let keeps = self.config.checkpoint.writes() || self.config.checkpoint.resume;
+        let newest = || checkpoint::latest(Path::new(&self.config.checkpoint.dir)).ok().flatten();
+        let (rank, step, checkpoint) = (self.comm.rank(), steps - 1, keeps.then(newest).flatten());
+        let error = Error::NotFinite { what, rank, step, value, layer, checkpoint };
+        self.comm.abort(error.to_string());
+        error
+    }
+
     /// Whether a run of `steps` steps has a checkpoint after `done` steps, not counting checkpoints by epochs.
     pub(super) fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
         let every = self.config.checkpoint.every;

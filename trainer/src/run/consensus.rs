@@ -3,12 +3,11 @@
 use super::epochs::Progress;
 use super::report::Line;
 use super::{Observer, Run};
-use crate::{Config, Dataset, Error, Model, Network, Result, checkpoint, hash};
+use crate::{Config, Dataset, Error, Model, Network, Result, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_config::AutocastType;
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
-use std::path::Path;
 
 /// The rank whose weights and buffers all ranks begin with.
 const ROOT: Rank = Rank(0);
@@ -22,29 +21,13 @@ impl<F: Float> Run<'_, F> {
     /// Ends the run after a loss that is not finite. With a loss scale in f16 a few such losses are allowed, because the
     /// scale skips those steps.
     pub(super) fn finite(&self, losses: &[f64]) -> Result<()> {
-        let passing = self.scaler.is_some() && self.config.precision.amp == AutocastType::F16;
+        let passing = self.state.scaler.is_some() && self.config.precision.amp == AutocastType::F16;
         let bad = losses.iter().rev().take_while(|loss| !loss.is_finite()).count();
         let [.., loss] = *losses else { return Ok(()) };
         if bad < if passing { ALLOWED_LOSSES } else { 1 } {
             return Ok(());
         }
-        Err(self.diverged(("the loss", loss), losses.len() as u64, self.not_finite.clone()))
-    }
-
-    /// The error for a value that is not finite after `steps`. Aborts the communicator, so that the other ranks end with this
-    /// error too.
-    pub(super) fn diverged(
-        &self,
-        (what, value): (&'static str, f64),
-        steps: u64,
-        layer: Option<String>,
-    ) -> Error {
-        let keeps = self.config.checkpoint.writes() || self.config.checkpoint.resume;
-        let newest = || checkpoint::latest(Path::new(&self.config.checkpoint.dir)).ok().flatten();
-        let (rank, step, checkpoint) = (self.comm.rank(), steps - 1, keeps.then(newest).flatten());
-        let error = Error::NotFinite { what, rank, step, value, layer, checkpoint };
-        self.comm.abort(error.to_string());
-        error
+        Err(self.state.diverged(("the loss", loss), losses.len() as u64, self.not_finite.clone()))
     }
 
     /// Replaces the losses that are still this rank's own by their means over all ranks, and tells `observer`. Where it needs them
@@ -95,7 +78,7 @@ impl<F: Float> Run<'_, F> {
 
     /// The hash of the weights, after a check that every rank has the same weights.
     pub(super) fn same_weights(&self) -> Result<u64> {
-        let mine = hash::weights(&self.host.model);
+        let mine = hash::weights(&self.state.host.model);
         match other_rank(self.comm, [mine as i64])? {
             None => Ok(mine),
             Some(OtherRank { rank, theirs: [theirs], first: [first] }) => Err(Error::Replicas(format!(

@@ -31,7 +31,7 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn steps_until_sync(&self, step: u64, progress: &Progress) -> u64 {
         let meets = |done: &u64| {
             let stops = progress.stop == Some(*done);
-            stops || progress.ends_epoch(*done) || self.checkpoint_due(*done, progress.steps)
+            stops || progress.ends_epoch(*done) || self.state.checkpoint_due(*done, progress.steps)
         };
         (step + 1..progress.steps).find(meets).unwrap_or(progress.steps) - step
     }
@@ -42,14 +42,14 @@ impl<F: Float> Run<'_, F> {
         progress.stop = observer.stop(done)?;
         let stops = progress.stop.is_some_and(|stop| stop <= done);
         // The checkpoint at the end of an epoch is written after its evaluation, with its score.
-        let due = self.checkpoint_due(done, progress.steps) && !progress.ends_epoch(done);
+        let due = self.state.checkpoint_due(done, progress.steps) && !progress.ends_epoch(done);
         let saves = due || stops && self.config.checkpoint.writes();
         let apart = self.config.parallel.staleness > 0;
         if saves || stops || observer.wants_losses() && done >= progress.line.due && !apart {
             self.share(progress, observer)?;
         }
         if saves {
-            self.checkpoint(&progress.result, Files { step: true, best: false })?;
+            self.state.checkpoint(&progress.result, Files { step: true, best: false })?;
         }
         if stops {
             // A launcher may end all ranks once one has left.
@@ -61,10 +61,10 @@ impl<F: Float> Run<'_, F> {
     /// The score on the first samples of a set after `steps` steps. If the loss is not finite, the last step has ruined the weights, and
     /// the run fails.
     fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
-        let score = self.rank.evaluate(&mut self.host, set)?;
+        let score = self.state.rank.evaluate(&mut self.state.host, set)?;
         match score.loss.is_finite() {
             true => Ok(score),
-            false => Err(self.diverged(("the test loss", score.loss), steps, None)),
+            false => Err(self.state.diverged(("the test loss", score.loss), steps, None)),
         }
     }
 
@@ -78,7 +78,7 @@ impl<F: Float> Run<'_, F> {
         self.share(progress, observer)?;
         let losses = &progress.result.losses[(epoch * progress.per_epoch) as usize..];
         let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
-        self.rank.settle(&mut self.host)?;
+        self.state.rank.settle(&mut self.state.host)?;
         let steps = progress.done();
         let test = self.evaluate((self.test, self.test.len()), steps)?;
         let trained = (self.train, self.sampler.samples);
@@ -90,7 +90,7 @@ impl<F: Float> Run<'_, F> {
         if progress.ends_epoch(steps) {
             let files = self.files_due(epoch, progress);
             if files.step || files.best {
-                self.checkpoint(&progress.result, files)?;
+                self.state.checkpoint(&progress.result, files)?;
             }
         }
         Ok(())
@@ -101,7 +101,7 @@ impl<F: Float> Run<'_, F> {
         let (config, epochs) = (self.config, &progress.result.epochs);
         let every = config.checkpoint.every_epochs;
         Files {
-            step: self.checkpoint_due(progress.done(), progress.steps)
+            step: self.state.checkpoint_due(progress.done(), progress.steps)
                 || every > 0 && (epoch + 1).is_multiple_of(every)
                 || config.checkpoint.by_time() && scores::out_of_patience(config, epochs),
             best: config.checkpoint.best

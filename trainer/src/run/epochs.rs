@@ -73,7 +73,7 @@ impl<F: Float> Run<'_, F> {
             let step = progress.done();
             self.comm.note_step(step);
             let steps_left = self.steps_until_sync(step, progress);
-            let scale = self.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
+            let scale = self.state.scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
             let (lr, loss_scale) = (schedule.at(step), scale);
             let input = StepInput {
                 lr,
@@ -82,11 +82,11 @@ impl<F: Float> Run<'_, F> {
                 draw_key: self.draw_key(step),
                 steps_left,
             };
-            self.rank.observe_layers(observer.wants_layers(step));
+            self.state.rank.observe_layers(observer.wants_layers(step));
             let samples = self.sampler.in_step(self.config, step % per_epoch);
             let (start, ahead) = (self.comm.now(), step % per_epoch + 1 < per_epoch);
             let loaded = Loaded { batches, batch: &mut self.batch, ahead };
-            let done = self.rank.step(loaded, input, samples, self.scaler)?;
+            let done = self.state.rank.step(loaded, input, samples, self.state.scaler)?;
             let StepDone { loss, time, skipped, not_finite } = done;
             self.not_finite = not_finite;
             self.after_scaled(step, skipped);
@@ -105,7 +105,7 @@ impl<F: Float> Run<'_, F> {
 
     /// After a step: under a loss scale, changes the scale and adapts the hook's state to it. Rank 0 notes a skipped step.
     fn after_scaled(&mut self, step: u64, skipped: bool) {
-        let Some(scaler) = &mut self.scaler else { return };
+        let Some(scaler) = &mut self.state.scaler else { return };
         let before = scaler.scale;
         scaler.update(skipped);
         let (rank, now) = (self.comm.rank().0, scaler.scale);
@@ -120,7 +120,7 @@ impl<F: Float> Run<'_, F> {
             false => {}
         }
         let by = if now == before { 1.0 } else { f64::from(now) / f64::from(before) };
-        self.rank.after_scaled(skipped, by);
+        self.state.rank.after_scaled(skipped, by);
     }
 
     /// The learning rates of the steps until the next score.

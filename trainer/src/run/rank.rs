@@ -1,7 +1,7 @@
 //! The rank that a run trains with, on the device that its configuration names; and what is checked before there is one.
 
 #[cfg(feature = "cuda")]
-use super::gpu_rank::GpuRank;
+use super::gpu_rank;
 use super::rank_trainer::RankTrainer;
 use super::training_rank::TrainingRank;
 use super::{Observer, Run};
@@ -33,7 +33,7 @@ pub(super) fn rank<'a, F: Float>(
     let here = !config.mixes_devices() || config.device_of(comm.rank().index())? != RankDevice::Cpu;
     match machine.filter(|_| here) {
         #[cfg(feature = "cuda")]
-        Some(machine) => Ok(Box::new(GpuRank::new(config, samples, comm, machine)?)),
+        Some(machine) => Ok(Box::new(gpu_rank::replica(config, samples, comm, machine)?)),
         _ if config.channels_last => {
             let what = "`channels_last` is for device \"cuda\"; the CPU lays pictures out as it needs them";
             Err(Error::Config(what.into()))
@@ -45,7 +45,7 @@ pub(super) fn rank<'a, F: Float>(
 impl<F: Float> Run<'_, F> {
     /// The path by which ranks on GPUs sum gradients, and why, which rank 0 notes; `None` on CPUs and for a single rank.
     pub(super) fn exchange(&self, observer: &mut dyn Observer) -> Option<String> {
-        let exchange = self.rank.exchange()?;
+        let exchange = self.state.rank.exchange()?;
         if self.comm.rank().0 == 0 {
             observer.note(&format!("gradients are summed by {exchange}"));
         }

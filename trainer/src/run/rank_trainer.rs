@@ -70,7 +70,7 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     ) -> Result<StepResult> {
         self.worker.begin(std::mem::take(batch), input, scaler);
         let done = self.driver.step(&mut self.worker as &mut dyn RankEngine);
-        *batch = std::mem::take(&mut self.worker.batch);
+        *batch = std::mem::take(&mut self.worker.task.batch);
         done.map_err(|error| self.worker.failed(error))?;
         Ok(self.worker.report())
     }
@@ -110,7 +110,7 @@ impl<'a, F: Float> RankTrainer<'a, F> {
 
     /// The exchanges of gradients in the last step.
     pub fn buckets(&self) -> &[BucketTimes] {
-        &self.worker.log
+        &self.worker.observed.log
     }
 
     /// The parameters that are trained but that the loss does not depend on.

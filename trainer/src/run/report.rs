@@ -152,8 +152,8 @@ impl<F: Float> Run<'_, F> {
         (start, time): (Picos, StepBreakdown),
         observer: &mut dyn Observer,
     ) {
-        let memory = self.rank.memory();
-        let StepRecords { buckets, spans, layers, peak } = self.rank.records();
+        let memory = self.state.rank.memory();
+        let StepRecords { buckets, spans, layers, peak } = self.state.rank.records();
         observer.step(&StepReport {
             epoch,
             step,
@@ -162,13 +162,13 @@ impl<F: Float> Run<'_, F> {
             start,
             time,
             lr,
-            loss_scale: self.scaler.map(|scaler| scaler.scale),
+            loss_scale: self.state.scaler.map(|scaler| scaler.scale),
             memory,
             peak: peak.unwrap_or(memory),
             buckets,
             spans,
             layers,
-            layer_names: self.host.model.network().names(),
+            layer_names: self.state.host.model.network().names(),
         });
     }
 }

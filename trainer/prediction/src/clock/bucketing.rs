@@ -2,13 +2,14 @@
 
 use super::ClockRank;
 use super::exchanges::Pending;
+use crate::ElementPass;
 use allfold_collectives::Collective;
 use allfold_sim::Picos;
 use allfold_trainer::buckets::{Bucket, views};
 use allfold_trainer::engine::{Bucketing, MeshAxis, RankEngine};
 use allfold_trainer::strategies::hooks::{HookCall, HookCalls};
 use allfold_trainer::timing::{BucketTimes, StepWork};
-use allfold_trainer::{Error, ParamSpec, Phase, Result};
+use allfold_trainer::{Error, ParamSpec, Result};
 
 /// The buckets, and the exchanges of those that were sent.
 pub(super) struct ClockBuckets {
@@ -30,11 +31,11 @@ impl ClockRank<'_> {
     /// Starts the exchange of a bucket. Returns its last part.
     fn reduce_bucket(&mut self, bucket: usize) -> Result<Pending> {
         let elements = self.buckets()?.buckets[bucket].elements;
-        let sum = HookCall::Collective(Collective::AllReduce, elements, self.dtype());
+        let sum = HookCall::Collective(Collective::AllReduce, elements, self.with.dtype());
         let calls = self.buckets()?.hook[bucket].as_ref().map_or_else(|| vec![sum], |hook| hook.sent.clone());
-        let mut last = Pending::At(self.now);
+        let mut last = Pending::At(self.clock.now);
         for call in calls {
-            last = self.hook_call(call)?;
+            last = self.exchanges.hook_call(&mut self.clock, call)?;
         }
         Ok(last)
     }
@@ -45,30 +46,16 @@ impl ClockRank<'_> {
             return self.wait(exchange);
         };
         // A real rank counts this whole time as waiting.
-        let start = self.now;
-        let done = self.end(exchange)?;
-        self.now = self.now.later(done);
+        let start = self.clock.now;
+        let done = self.exchanges.end(exchange, self.clock.now)?;
+        self.clock.now = self.clock.now.later(done);
         for call in finished {
-            let part = self.hook_call(call)?;
-            self.now = self.now.later(self.end(part)?);
+            let part = self.exchanges.hook_call(&mut self.clock, call)?;
+            self.clock.now = self.clock.now.later(self.exchanges.end(part, self.clock.now)?);
         }
-        self.waited += self.now - start;
-        self.did(StepWork::Waiting, None, start);
-        Ok(if sent.is_empty() { self.now } else { done })
-    }
-
-    /// Does a part of a hook's exchange; a collective is only started, not waited for.
-    fn hook_call(&mut self, call: HookCall) -> Result<Pending> {
-        match call {
-            HookCall::Work(cost) => {
-                self.now += self.with.costs.operation(Phase::Loss, cost);
-                Ok(Pending::At(self.now))
-            }
-            HookCall::Collective(collective, count, dtype) => {
-                let data = self.along(MeshAxis::Data);
-                self.start_collective(data, collective, (count, dtype))
-            }
-        }
+        self.clock.time.exposed += self.clock.now - start;
+        self.clock.did(StepWork::Waiting, None, start);
+        Ok(if sent.is_empty() { self.clock.now } else { done })
     }
 }
 
@@ -101,17 +88,17 @@ impl Bucketing for ClockRank<'_> {
     }
 
     fn fill(&mut self, param: usize) -> Result<()> {
-        let takes = self.with.costs.pack(self.with.costs.params()[param].range.len());
-        self.does(StepWork::Divide, None, takes);
+        let takes = self.with.costs.over(ElementPass::Pack, self.with.costs.params()[param].range.len());
+        self.clock.does(StepWork::Divide, None, takes);
         Ok(())
     }
 
     fn send_bucket(&mut self, bucket: usize) -> Result<()> {
-        let (now, element) = (self.now, self.element());
+        let (now, element) = (self.clock.now, self.element());
         let ClockBuckets { buckets, views, .. } = self.buckets()?;
         let (last, own) = (*views && bucket + 1 == buckets.len(), &buckets[bucket]);
         let (params, bytes) = (own.params.len(), (own.elements * element) as u64);
-        self.log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
+        self.clock.log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
         if !last {
             let exchange = self.reduce_bucket(bucket)?;
             self.buckets()?.under_way.push(exchange);
@@ -123,30 +110,34 @@ impl Bucketing for ClockRank<'_> {
         let state = self.buckets()?;
         let (views, last) = (state.views, state.buckets.len().checked_sub(1));
         for (at, exchange) in std::mem::take(&mut state.under_way).into_iter().enumerate() {
-            self.log[at].done = self.finish_bucket(at, exchange)?;
+            self.clock.log[at].done = self.finish_bucket(at, exchange)?;
             if !views {
-                let takes = self.with.costs.unpack(self.buckets()?.buckets[at].elements);
-                self.does(StepWork::Divide, None, takes);
+                let takes = self.with.costs.over(ElementPass::Unpack, self.buckets()?.buckets[at].elements);
+                self.clock.does(StepWork::Divide, None, takes);
             }
         }
         if let Some(last) = last.filter(|_| views) {
-            let sent = self.now;
+            let sent = self.clock.now;
             let exchange = self.reduce_bucket(last)?;
             let done = self.wait(exchange)?;
-            (self.log[last].sent, self.log[last].done) = (sent, done);
+            (self.clock.log[last].sent, self.clock.log[last].done) = (sent, done);
         }
         Ok(())
     }
 
     fn broadcast_buffers(&mut self) -> Result<()> {
-        let data = self.along(MeshAxis::Data);
-        self.run_collective(data, Collective::Broadcast, (self.with.costs.buffers(), self.dtype()))
+        let data = self.exchanges.along(MeshAxis::Data);
+        self.run_collective(data, Collective::Broadcast, (self.with.costs.buffers(), self.with.dtype()))
     }
 
     fn average_params(&mut self) -> Result<()> {
-        let data = self.along(MeshAxis::Data);
+        let data = self.exchanges.along(MeshAxis::Data);
         for unit in 0..self.units().len() {
-            self.run_collective(data, Collective::AllReduce, (self.units[unit].layout.padded, self.dtype()))?;
+            self.run_collective(
+                data,
+                Collective::AllReduce,
+                (self.units[unit].layout.padded, self.with.dtype()),
+            )?;
         }
         Ok(())
     }

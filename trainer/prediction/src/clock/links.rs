@@ -5,7 +5,7 @@ use super::Queue;
 use super::buffers::ClockBuffer;
 use allfold_collectives::{Buffer, Collective, Communicator, DType, Rank, Work};
 use allfold_sim::Picos;
-use allfold_trainer::engine::{Keep, Mesh, MeshAxis, MeshGroups, ParamUnit, Route};
+use allfold_trainer::engine::{Mesh, MeshGroups, ParamUnit, RankMessages, Route};
 use allfold_trainer::{Error, Result};
 
 /// A message between a server and a worker that is under way, with its buffer if the sizes of tensors are known.
@@ -17,37 +17,20 @@ pub(super) struct ServingMessage {
 /// The communicators of a rank, and the messages of a parameter server that are under way.
 pub(crate) struct WorldLinks<'a> {
     groups: MeshGroups<'a>,
-    /// For each unit that several stages hold, on those stages: their communicator.
-    copies: Vec<Option<Communicator>>,
-    /// On a worker: for each unit, its parameters from each server; and the messages that the worker sent.
-    pub(super) pulls: Vec<Vec<ServingMessage>>,
-    pub(super) sent: Vec<ServingMessage>,
-    /// On a server, for each worker: the gradients of units expected of the worker, and the parameters sent to the worker.
-    pub(super) expected: Vec<Vec<(usize, ServingMessage)>>,
-    pub(super) served: Vec<Vec<ServingMessage>>,
+    /// The messages of a parameter server.
+    pub(super) messages: RankMessages<ServingMessage>,
 }
 
 impl<'a> WorldLinks<'a> {
-    /// Splits `world` along the axes of `mesh`, with this many communicators for messages; `specs` are the units of each rank. Every
+    /// Splits `world` along the axes of `mesh`, with this many communicators for messages; `units` are those of this rank. Every
     /// rank must call it.
     pub fn new(
         world: &'a Communicator,
         (mesh, channels): (Mesh, usize),
-        specs: &[Vec<ParamUnit>],
+        units: &[ParamUnit],
     ) -> Result<WorldLinks<'a>> {
-        let groups = MeshGroups::new(world, mesh, channels)?;
-        let stage = mesh.position(world.rank().index(), MeshAxis::Pipeline).index;
-        let holds = |stage: usize, unit: usize| specs[mesh.first_of_stage(stage)][unit].keep != Keep::Nothing;
-        let of_stages = |unit: usize| match (0..mesh.pipeline).filter(|stage| holds(*stage, unit)).count() {
-            0 | 1 => Ok(None),
-            _ => groups.split_stages(holds(stage, unit)),
-        };
-        let units = specs.first().map_or(0, Vec::len);
-        let copies = (0..units).map(of_stages).collect::<Result<_>>()?;
-        let (pulls, sent) = ((0..units).map(|_| Vec::new()).collect(), Vec::new());
-        let expected = (0..mesh.data).map(|_| Vec::new()).collect();
-        let served = (0..mesh.data).map(|_| Vec::new()).collect();
-        Ok(WorldLinks { groups, copies, pulls, sent, expected, served })
+        let groups = MeshGroups::new(world, mesh, channels, units)?;
+        Ok(WorldLinks { groups, messages: RankMessages::default() })
     }
 
     pub fn now(&self) -> Picos {
@@ -68,7 +51,7 @@ impl<'a> WorldLinks<'a> {
         let group = match queue {
             Queue::World => Some(self.groups.world()),
             Queue::Along(axis) => self.groups.along(axis),
-            Queue::Copies(unit) => self.copies[unit].as_ref(),
+            Queue::Copies(unit) => self.groups.copies(unit),
         };
         group.ok_or_else(|| Error::Strategy(format!("a collective of a rank that is alone in {queue:?}")))
     }

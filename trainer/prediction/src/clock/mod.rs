@@ -22,26 +22,27 @@ mod links;
 mod memory;
 mod queue;
 mod rank;
+mod rank_clock;
 mod serving;
 mod sync_points;
 mod units;
 mod update;
 
-use crate::{RankGroups, StepCosts};
+use crate::StepCosts;
 use allfold_collectives::DType;
 use allfold_sim::Picos;
 use allfold_trainer::MemoryUse;
 use allfold_trainer::engine::{
     Keep, Mesh, MeshAxis, ParamUnit, RankPlace, UnitExchange, UnitLayout, readers,
 };
-use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, StepWork};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Exchanges;
-use exchanges::Pending;
+use exchanges::{ClockExchanges, Pending};
 pub(crate) use links::WorldLinks;
 use memory::{ClockMemory, RankTensors};
 pub(crate) use queue::Queue;
-use std::collections::{BTreeMap, BTreeSet};
+use rank_clock::RankClock;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 pub(crate) use sync_points::{SyncPoints, is_consequence};
 use units::UnitSizes;
@@ -81,6 +82,17 @@ pub(crate) struct Shared<'a> {
     pub specs: &'a [Vec<ParamUnit>],
 }
 
+impl Shared<'_> {
+    /// The type in which gradients and activations are sent.
+    pub fn dtype(&self) -> DType {
+        match self.costs.element() {
+            8 => DType::F64,
+            2 => DType::F16,
+            _ => DType::F32,
+        }
+    }
+}
+
 /// A unit on this rank.
 struct ClockUnit {
     keep: Keep,
@@ -92,8 +104,6 @@ struct ClockUnit {
     summing: Option<Pending>,
     /// The exchange of the gradient that was started and not finished.
     unfinished: Option<UnitExchange>,
-    /// The stages that hold the unit, if this one does and is not alone.
-    copies: Option<Vec<usize>>,
 }
 
 /// A micro-batch in flight.
@@ -110,32 +120,23 @@ struct ClockSlot {
 /// A rank on a clock.
 pub(crate) struct ClockRank<'a> {
     with: Shared<'a>,
-    place: RankPlace,
+    place: Arc<RankPlace>,
     /// The number of this rank among the stepped ranks.
     number: usize,
+    /// The number of samples of this rank's batch: the samples of all ranks, if this rank leads them.
+    pub samples: usize,
     units: Vec<ClockUnit>,
     slots: Vec<ClockSlot>,
     bucketing: Option<ClockBuckets>,
     /// The messages that were sent and may not have arrived yet.
     sent: Vec<Pending>,
-    groups: BTreeMap<Queue, Arc<RankGroups>>,
-    /// When each communicator has done all its operations so far, and how many of them had several stepped ranks.
-    free: BTreeMap<Queue, Picos>,
-    entered: BTreeMap<Queue, u64>,
-    /// The shift along a layer's axis that is in progress.
-    shift: Option<Pending>,
-    exchanges: Exchanges<'a>,
+    exchanges: ClockExchanges<'a>,
     /// The sizes of this rank's buffers, if those of the network's tensors are known.
     memory: Option<ClockMemory<'a>>,
     /// The number of the step, and that of the steps, with this one, until all ranks synchronise.
     step: u64,
     steps_left: u64,
-    pub now: Picos,
-    pub waited: Picos,
-    pub forward: Picos,
-    pub optimiser: Picos,
-    pub log: Vec<BucketTimes>,
-    pub spans: Vec<StepSpan>,
+    pub clock: RankClock,
 }
 
 impl<'a> ClockRank<'a> {
@@ -143,67 +144,48 @@ impl<'a> ClockRank<'a> {
     pub fn new(with: Shared<'a>, number: usize, exchanges: Exchanges<'a>) -> ClockRank<'a> {
         let (trained, mesh) = (with.costs.trained(), with.mesh);
         let units = with.specs[number].clone();
-        let place = RankPlace::new((mesh, with.ranks[number]), with.costs.outline(), units);
-        let stage = place.position(MeshAxis::Pipeline).index;
-        let holds = |stage: usize, unit: usize| {
-            let first = with.ranks.iter().position(|rank| *rank == mesh.first_of_stage(stage));
-            first.is_some_and(|first| with.specs[first][unit].keep != Keep::Nothing)
-        };
+        let place = Arc::new(RankPlace::new((mesh, with.ranks[number]), with.costs.outline(), units));
         let make = |(number, unit): (usize, &ParamUnit)| {
             let values = place.outline.values_in(&unit.layers);
             let layout = UnitLayout::new(unit.keep, values, place.part(number), &trained);
-            let holders: Vec<usize> = (0..mesh.pipeline).filter(|stage| holds(*stage, number)).collect();
-            let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
             let (gathering, reducing, summing, unfinished) = (None, None, None, None);
-            ClockUnit { keep: unit.keep, layout, gathering, reducing, summing, unfinished, copies }
+            ClockUnit { keep: unit.keep, layout, gathering, reducing, summing, unfinished }
         };
         let units: Vec<ClockUnit> = place.units.iter().enumerate().map(make).collect();
+        let data = place.position(MeshAxis::Data);
+        let samples = match place.role().server {
+            Some(_) => 0,
+            None if place.is_led && data.index == 0 => with.batch * data.size,
+            None => with.batch,
+        };
+        let now = match &exchanges {
+            Exchanges::Links(links) => links.now(),
+            Exchanges::Modeled { .. } => Picos::ZERO,
+        };
+        let exchanges = ClockExchanges::new(with, place.clone(), exchanges);
         ClockRank {
             memory: memory(&with, &place, &units),
             place,
             number,
+            samples,
             units,
             slots: Vec::new(),
             bucketing: None,
             sent: Vec::new(),
-            groups: BTreeMap::new(),
-            free: BTreeMap::new(),
-            entered: BTreeMap::new(),
-            shift: None,
-            now: match &exchanges {
-                Exchanges::Links(links) => links.now(),
-                Exchanges::Modeled { .. } => Picos::ZERO,
-            },
+            clock: RankClock { now, ..RankClock::default() },
             exchanges,
             step: 0,
             steps_left: 1,
-            waited: Picos::ZERO,
-            forward: Picos::ZERO,
-            optimiser: Picos::ZERO,
-            log: Vec::new(),
-            spans: Vec::new(),
             with,
         }
-    }
-
-    /// The number of samples of this rank's batch: the samples of all ranks, if this rank leads them.
-    pub fn samples(&self) -> usize {
-        let data = self.place.position(MeshAxis::Data);
-        let leads = self.place.is_led && data.index == 0;
-        if self.place.role().server.is_some() {
-            return 0;
-        }
-        self.with.batch * if leads { data.size } else { 1 }
     }
 
     /// Begins a step, with which `steps_left` are left until all ranks synchronise.
     pub fn begin(&mut self, step: u64, steps_left: u64) {
         (self.step, self.steps_left) = (step, steps_left);
-        (self.forward, self.waited, self.optimiser) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
-        self.log.clear();
-        self.spans.clear();
+        self.clock = RankClock { now: self.clock.now, ..RankClock::default() };
         self.memory.iter_mut().for_each(ClockMemory::begin);
-        if let Exchanges::Links(links) = &self.exchanges {
+        if let Exchanges::Links(links) = &self.exchanges.by {
             links.note_step(step);
         }
     }
@@ -211,44 +193,6 @@ impl<'a> ClockRank<'a> {
     /// The most that the rank has held in this step, if the sizes of the network's tensors are known.
     pub fn peak(&self) -> Option<MemoryUse> {
         self.memory.as_ref().map(|memory| memory.peak)
-    }
-
-    /// The time of the step that began at `start` by parts, of which the batch took `data`.
-    pub fn breakdown(&self, start: Picos, data: Picos) -> StepBreakdown {
-        let (forward, exposed, optimiser) = (self.forward, self.waited, self.optimiser);
-        let others = data + forward + exposed + optimiser;
-        let backward = Picos((self.now - start).0.saturating_sub(others.0));
-        StepBreakdown { data, forward, backward, exposed, optimiser }
-    }
-
-    /// The type in which gradients and activations are sent.
-    fn dtype(&self) -> DType {
-        match self.with.costs.element() {
-            8 => DType::F64,
-            2 => DType::F16,
-            _ => DType::F32,
-        }
-    }
-
-    /// Does `work` for this long, for micro-batch `micro` if any.
-    fn does(&mut self, work: StepWork, micro: Option<usize>, takes: Picos) {
-        let start = self.now;
-        self.now += takes;
-        self.did(work, micro, start);
-    }
-
-    fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
-        if self.now > start {
-            self.spans.push(StepSpan { work, micro, start, end: self.now });
-        }
-    }
-
-    /// Waits until this time.
-    fn wait_until(&mut self, done: Picos) {
-        let start = self.now;
-        self.now = self.now.later(done);
-        self.waited += self.now - start;
-        self.did(StepWork::Waiting, None, start);
     }
 }
 

@@ -1,17 +1,17 @@
 //! [`RankEngine`] on a clock.
 
 use super::Queue;
-use super::exchanges::{Exchanges, Pending};
-use super::sync_points::Post;
+use super::exchanges::Pending;
 use super::{ClockRank, ClockSlot};
-use allfold_collectives::{Collective, DType, Rank};
+use crate::ElementPass;
+use allfold_collectives::{Collective, DType};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
     Boundary, Keep, MeshAxis, RankEngine, RankPlace, Route, Slot, UnitExchange, filled_micro_batches,
     micro_batch,
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
-use allfold_trainer::{Error, Phase, Result, layer_of};
+use allfold_trainer::{Phase, Result, layer_of};
 use std::collections::BTreeSet;
 
 impl ClockRank<'_> {
@@ -28,41 +28,18 @@ impl ClockRank<'_> {
         let Some(axis) = self.with.costs.axis(l) else { return Ok(()) };
         let slot = self.slot(at);
         let (n, is_first) = (slot.n, slot.gathered.insert(l));
-        if is_first {
-            self.call_peers(axis, self.with.costs.gather_calls(l, n), (phase, micro))
-        } else {
-            Ok(())
+        if !is_first {
+            return Ok(());
         }
+        let calls = self.with.costs.gather_calls(l, n);
+        self.exchanges.call_peers(&mut self.clock, axis, calls, (phase, micro))
     }
 
     /// Posts one end of a message of a micro-batch.
     fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<Pending> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         let bytes = self.slot(slot).n * self.with.costs.activation(act) * self.with.costs.element();
-        let (sync_points, model) = match self.exchanges {
-            Exchanges::Modeled { sync_points, model } => (sync_points, model),
-            Exchanges::Links(_) => return Ok(Pending::Work(self.links()?.message(route, bytes, sends)?)),
-        };
-        let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
-        let own = self.place.position(route.axis).index;
-        let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
-        // Ranks of a stage that are not stepped send at the same time.
-        let alike = |group: &Vec<Rank>| !self.place.is_led || group.contains(&Rank(self.place.rank as u32));
-        let pairs = groups.groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
-        let pairs: Vec<(Rank, Rank)> = pairs.collect();
-        let takes = model.message(&pairs, mesh.ranks() as u32, bytes as u64)?;
-        let is_peer = |rank: &usize| {
-            let place = |rank, axis| mesh.position(rank, axis).index;
-            let stays = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor]
-                .into_iter()
-                .filter(|axis| *axis != route.axis);
-            place(*rank, route.axis) == route.peer
-                && stays.into_iter().all(|axis| place(*rank, axis) == place(self.place.rank, axis))
-        };
-        let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
-        let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
-        let (channel, at) = (route.channel, self.now);
-        Ok(Pending::Message(sync_points.post(Post { rank: self.number, peer, channel, sends, at, takes })))
+        self.exchanges.post(self.number, self.clock.now, route, bytes, sends)
     }
 }
 
@@ -80,16 +57,16 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn is_copied(&self, unit: usize) -> bool {
-        let unit = &self.units[unit];
-        unit.copies.is_some() && self.place.outline.trains_some_of(&unit.layout.values)
+        let trains = self.place.outline.trains_some_of(&self.units[unit].layout.values);
+        self.exchanges.copies[unit].is_some() && trains
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        if self.with.rules.uneven { of } else { filled_micro_batches(self.samples(), of) }
+        if self.with.rules.uneven { of } else { filled_micro_batches(self.samples, of) }
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
-        let n = micro_batch(self.samples(), micro, of).len();
+        let n = micro_batch(self.samples, micro, of).len();
         *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered: BTreeSet::new() };
         self.memory.iter_mut().for_each(|memory| memory.load((n, micro + 1), slot));
         Ok(())
@@ -97,11 +74,12 @@ impl RankEngine for ClockRank<'_> {
 
     fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
         let (costs, &mut ClockSlot { n, micro, .. }) = (self.with.costs, self.slot(at));
-        let (start, waited, what) = (self.now, self.waited, (work_of(phase), micro.checked_sub(1)));
+        let (start, waited, what) =
+            (self.clock.now, self.clock.time.exposed, (work_of(phase), micro.checked_sub(1)));
         if let Phase::Ready(param) = phase {
             if micro > 1 {
-                let takes = costs.accumulate(costs.params()[param].range.len());
-                self.does(StepWork::WeightGrad, what.1, takes);
+                let takes = costs.over(ElementPass::Accumulate, costs.params()[param].range.len());
+                self.clock.does(StepWork::WeightGrad, what.1, takes);
             }
             return Ok(());
         }
@@ -118,21 +96,21 @@ impl RankEngine for ClockRank<'_> {
         let takes = if charged { costs.takes(phase, n) } else { Picos::ZERO };
         // The computation of a layer that exchanges values comes before its exchanges, that of the loss after them.
         if phase != Phase::Loss {
-            self.does(what.0, what.1, takes);
+            self.clock.does(what.0, what.1, takes);
         }
         if let Some(axis) = axis.filter(|axis| self.position(*axis).size > 1) {
             self.gather_gradient(phase, at, what.1)?;
-            self.call_peers(axis, costs.peer_calls(phase, n), (phase, what.1))?;
+            self.exchanges.call_peers(&mut self.clock, axis, costs.peer_calls(phase, n), (phase, what.1))?;
         }
         if phase == Phase::Loss {
-            self.does(what.0, what.1, takes);
+            self.clock.does(what.0, what.1, takes);
         }
         self.memory.iter_mut().for_each(|memory| memory.run(phase, at));
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
-            self.forward += (self.now - start) - (self.waited - waited);
+            self.clock.time.forward += (self.clock.now - start) - (self.clock.time.exposed - waited);
         }
         if let Phase::SyncForward(_) | Phase::SyncBackward(_) = phase {
-            let data = self.along(MeshAxis::Data);
+            let data = self.exchanges.along(MeshAxis::Data);
             self.run_collective(data, Collective::AllReduce, (costs.sync_len(phase), DType::F64))?;
         }
         Ok(())
@@ -143,7 +121,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
-        let (costs, dtype) = (self.with.costs, self.dtype());
+        let (costs, dtype) = (self.with.costs, self.with.dtype());
         let padded = self.units[unit].layout.padded;
         let (sharers, holders) = (self.place.sharers(unit), self.place.holders(unit));
         let [sharing, holding, mean] =
@@ -152,20 +130,25 @@ impl RankEngine for ClockRank<'_> {
             self.memory.iter_mut().for_each(|memory| memory.units.gather(unit));
             if sharing > 1 {
                 let what = (padded / sharing, dtype);
-                let exchange = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
+                let exchange = self.exchanges.start(
+                    self.clock.now,
+                    self.exchanges.along(sharers),
+                    Collective::AllGather,
+                    what,
+                )?;
                 self.units[unit].gathering = Some(exchange);
             }
             return Ok(());
         }
-        let (ready, elements) = (self.now, self.units[unit].layout.values.len());
+        let (ready, elements) = (self.clock.now, self.units[unit].layout.values.len());
         if mean > 1 {
-            self.does(StepWork::Divide, None, costs.pack(elements));
+            self.clock.does(StepWork::Divide, None, costs.over(ElementPass::Pack, elements));
         }
         let values = &self.units[unit].layout.values;
         let inside = |range: &std::ops::Range<usize>| values.start <= range.start && range.end <= values.end;
         let params = costs.params().iter().filter(|place| inside(&place.range)).count();
-        let (sent, bytes) = (self.now, (elements * costs.element()) as u64);
-        self.log.push(BucketTimes { bucket: unit, params, bytes, ready, sent, done: sent });
+        let (sent, bytes) = (self.clock.now, (elements * costs.element()) as u64);
+        self.clock.log.push(BucketTimes { bucket: unit, params, bytes, ready, sent, done: sent });
         self.units[unit].unfinished = Some(exchange);
         let (axis, size, collective, count) = match exchange {
             UnitExchange::ReduceScatterGrad => {
@@ -174,7 +157,8 @@ impl RankEngine for ClockRank<'_> {
             _ => (holders, holding, Collective::AllReduce, padded),
         };
         if size > 1 {
-            let exchange = self.start_collective(self.along(axis), collective, (count, dtype))?;
+            let queue = self.exchanges.along(axis);
+            let exchange = self.exchanges.start(self.clock.now, queue, collective, (count, dtype))?;
             self.units[unit].reducing = Some(exchange);
         }
         Ok(())
@@ -192,7 +176,7 @@ impl RankEngine for ClockRank<'_> {
         let Some(pending) = pending else { return Ok(()) };
         let done = self.wait(pending)?;
         if exchange != UnitExchange::GatherParams
-            && let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit)
+            && let Some(times) = self.clock.log.iter_mut().rfind(|times| times.bucket == unit)
         {
             times.done = done;
         }
@@ -209,18 +193,19 @@ impl RankEngine for ClockRank<'_> {
         if self.with.mesh.shard == self.with.mesh.data || is_whole || own.summing.is_some() {
             return Ok(());
         }
-        let what = (own.layout.own.len(), self.dtype());
-        let sum = self.start_collective(self.along(MeshAxis::Replica), Collective::AllReduce, what)?;
+        let what = (own.layout.own.len(), self.with.dtype());
+        let queue = self.exchanges.along(MeshAxis::Replica);
+        let sum = self.exchanges.start(self.clock.now, queue, Collective::AllReduce, what)?;
         self.units[unit].summing = Some(sum);
         self.memory.iter_mut().for_each(|memory| memory.units.keep_part(unit));
         Ok(())
     }
 
     fn sum_copies(&mut self, unit: usize) -> Result<()> {
-        if self.units[unit].copies.is_none() {
+        if self.exchanges.copies[unit].is_none() {
             return Ok(());
         }
-        let what = (self.units[unit].layout.values.len(), self.dtype());
+        let what = (self.units[unit].layout.values.len(), self.with.dtype());
         self.run_collective(Queue::Copies(unit), Collective::AllReduce, what)
     }
 
@@ -238,13 +223,13 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn broadcast(&mut self, unit: usize) -> Result<()> {
-        let what = (self.units[unit].layout.padded, self.dtype());
-        self.run_collective(self.along(MeshAxis::Data), Collective::Broadcast, what)
+        let what = (self.units[unit].layout.padded, self.with.dtype());
+        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Broadcast, what)
     }
 
     fn reduce(&mut self, unit: usize) -> Result<()> {
-        let what = (self.units[unit].layout.padded, self.dtype());
-        self.run_collective(self.along(MeshAxis::Data), Collective::Reduce, what)
+        let what = (self.units[unit].layout.padded, self.with.dtype());
+        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Reduce, what)
     }
 
     fn update(&mut self) -> Result<()> {
@@ -256,9 +241,9 @@ impl RankEngine for ClockRank<'_> {
             memory.all_arrived();
             memory.note();
         }
-        let (before, waited) = (self.now, self.waited);
+        let (before, waited) = (self.clock.now, self.clock.time.exposed);
         self.move_params()?;
-        self.optimiser += (self.now - before) - (self.waited - waited);
+        self.clock.time.optimiser += (self.clock.now - before) - (self.clock.time.exposed - waited);
         Ok(())
     }
 }

@@ -6,9 +6,10 @@
 use super::ClockRank;
 use super::exchanges::{Exchanges, Pending};
 use super::links::ServingMessage;
+use crate::ElementPass;
 use allfold_collectives::{Buffer, Rank, Work};
 use allfold_trainer::Result;
-use allfold_trainer::engine::{RankEngine, Serving};
+use allfold_trainer::engine::{RankEngine, Serving, first_of, nth};
 use allfold_trainer::timing::StepWork;
 
 impl ClockRank<'_> {
@@ -37,9 +38,9 @@ impl ClockRank<'_> {
 
     /// Waits for the messages that this rank sent as a worker.
     pub(super) fn wait_for_pushes(&mut self) -> Result<()> {
-        match &mut self.exchanges {
+        match &mut self.exchanges.by {
             Exchanges::Links(links) => {
-                let sent = std::mem::take(&mut links.sent);
+                let sent = std::mem::take(&mut links.messages.sent);
                 self.wait_for(sent)
             }
             Exchanges::Modeled { .. } => Ok(()),
@@ -51,34 +52,36 @@ impl Serving for ClockRank<'_> {
     fn pull(&mut self, unit: usize) -> Result<()> {
         let bytes = self.part_bytes(unit);
         for server in 0..self.place.role().servers {
-            let work = self.links()?.channel(0)?.recv_length_async(bytes, Rank(server as u32))?;
+            let links = self.exchanges.links(self.clock.now)?;
+            let work = links.channel(0)?.recv_length_async(bytes, Rank(server as u32))?;
             let message = self.message(work, unit);
-            self.links()?.pulls[unit].push(message);
+            nth(&mut self.exchanges.links(self.clock.now)?.messages.pulls, unit).push(message);
         }
         Ok(())
     }
 
     fn pulled(&mut self, unit: usize) -> Result<()> {
-        let messages = std::mem::take(&mut self.links()?.pulls[unit]);
+        let messages = std::mem::take(nth(&mut self.exchanges.links(self.clock.now)?.messages.pulls, unit));
         self.wait_for(messages)
     }
 
     fn push(&mut self, unit: usize) -> Result<()> {
         let (elements, bytes) = (self.units[unit].layout.values.len(), self.part_bytes(unit));
-        self.does(StepWork::Divide, None, self.with.costs.pack(elements));
+        self.clock.does(StepWork::Divide, None, self.with.costs.over(ElementPass::Pack, elements));
         for server in 0..self.place.role().servers {
-            let work = self.links()?.channel(0)?.send_length_async(bytes, Rank(server as u32))?;
+            let links = self.exchanges.links(self.clock.now)?;
+            let work = links.channel(0)?.send_length_async(bytes, Rank(server as u32))?;
             let message = self.message(work, unit);
-            self.links()?.sent.push(message);
+            self.exchanges.links(self.clock.now)?.messages.sent.push(message);
         }
         Ok(())
     }
 
     fn serve(&mut self, unit: usize, worker: usize) -> Result<()> {
         let (bytes, to) = (self.part_bytes(unit), Rank(self.place.role().servers as u32));
-        let work = self.links()?.channel(worker)?.send_length_async(bytes, to)?;
+        let work = self.exchanges.links(self.clock.now)?.channel(worker)?.send_length_async(bytes, to)?;
         let message = self.message(work, unit);
-        self.links()?.served[worker].push(message);
+        nth(&mut self.exchanges.links(self.clock.now)?.messages.served, worker).push(message);
         Ok(())
     }
 
@@ -86,31 +89,34 @@ impl Serving for ClockRank<'_> {
         let from = Rank(self.place.role().servers as u32);
         for &unit in units {
             let bytes = self.part_bytes(unit);
-            let work = self.links()?.channel(worker)?.recv_length_async(bytes, from)?;
+            let work =
+                self.exchanges.links(self.clock.now)?.channel(worker)?.recv_length_async(bytes, from)?;
             let message = self.message(work, unit);
-            self.links()?.expected[worker].push((unit, message));
+            nth(&mut self.exchanges.links(self.clock.now)?.messages.expected, worker).push((unit, message));
         }
         Ok(())
     }
 
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
-        let links = self.links()?;
-        let first = allfold_trainer::engine::first_of(workers, |worker| {
-            Ok(links.expected[worker].last().is_some_and(|(_, last)| last.work.is_done()))
+        let links = self.exchanges.links(self.clock.now)?;
+        let first = first_of(workers, |worker| {
+            Ok(nth(&mut links.messages.expected, worker).last().is_some_and(|(_, last)| last.work.is_done()))
         })?;
         let now = links.now();
-        self.wait_until(now);
+        self.clock.wait_until(now);
         Ok(first)
     }
 
     fn take_push(&mut self, worker: usize) -> Result<()> {
-        let served = std::mem::take(&mut self.links()?.served[worker]);
+        let served = std::mem::take(nth(&mut self.exchanges.links(self.clock.now)?.messages.served, worker));
         self.wait_for(served)?;
-        for (unit, message) in std::mem::take(&mut self.links()?.expected[worker]) {
+        for (unit, message) in
+            std::mem::take(nth(&mut self.exchanges.links(self.clock.now)?.messages.expected, worker))
+        {
             self.wait_for(vec![message])?;
             self.memory.iter_mut().for_each(|memory| memory.units.keep_part(unit));
             let elements = self.part_bytes(unit) / self.with.costs.element();
-            self.does(StepWork::Update, None, self.with.costs.pack(elements));
+            self.clock.does(StepWork::Update, None, self.with.costs.over(ElementPass::Pack, elements));
         }
         Ok(())
     }

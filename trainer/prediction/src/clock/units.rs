@@ -1,9 +1,6 @@
 //! The sizes of the tensors of a rank's units: parameters and gradients, whole or in part, and free buffers of whole units.
 
-use allfold_trainer::engine::{Keep, UnitLayout};
-
-/// Free whole units that a rank keeps, as the engine does.
-const FREE_UNITS: usize = 3;
+use allfold_trainer::engine::{FreeBuffers, Keep, UnitLayout};
 
 /// The elements of a unit, of its whole tensors and of its part of the gradient: 0 while these do not exist.
 struct UnitBuffers {
@@ -18,7 +15,7 @@ struct UnitBuffers {
 /// All units of a rank.
 pub(super) struct UnitSizes {
     units: Vec<UnitBuffers>,
-    free: Vec<usize>,
+    free: FreeBuffers<usize>,
     /// Elements of all parameters, and of all gradients.
     pub params: usize,
     pub grads: usize,
@@ -27,7 +24,7 @@ pub(super) struct UnitSizes {
 impl UnitSizes {
     /// The units before the first step, with parameters and without gradients.
     pub fn new<'u>(units: impl Iterator<Item = (Keep, &'u UnitLayout)>) -> UnitSizes {
-        let mut all = UnitSizes { units: Vec::new(), free: Vec::new(), params: 0, grads: 0 };
+        let mut all = UnitSizes { units: Vec::new(), free: FreeBuffers::default(), params: 0, grads: 0 };
         for (keep, layout) in units {
             let (padded, own) = (layout.padded, layout.own.len());
             let params = if matches!(keep, Keep::Nothing | Keep::Sharded) { 0 } else { padded };
@@ -39,23 +36,13 @@ impl UnitSizes {
 
     /// Elements of free buffers.
     pub fn free(&self) -> usize {
-        self.free.iter().sum()
+        self.free.elements(|elements| *elements)
     }
 
     /// A buffer for a whole unit: a free one of this size, or a new one.
     fn take(&mut self, unit: usize) -> usize {
         let padded = self.units[unit].padded;
-        if let Some(at) = self.free.iter().position(|free| *free == padded) {
-            self.free.swap_remove(at);
-        }
-        padded
-    }
-
-    fn recycle(&mut self, elements: usize) {
-        if self.free.len() == FREE_UNITS {
-            self.free.remove(0);
-        }
-        self.free.push(elements);
+        self.free.take(|free| *free == padded).unwrap_or(padded)
     }
 
     /// Gathers the parameters of a unit.
@@ -71,7 +58,7 @@ impl UnitSizes {
         if self.units[unit].keep == Keep::Sharded && self.units[unit].params > 0 {
             let whole = std::mem::take(&mut self.units[unit].params);
             self.params -= whole;
-            self.recycle(whole);
+            self.free.put(whole);
         }
     }
 
@@ -91,7 +78,7 @@ impl UnitSizes {
         if matches!(self.units[unit].keep, Keep::ShardedGradients | Keep::Sharded) {
             let whole = std::mem::take(&mut self.units[unit].grads);
             self.grads -= whole;
-            self.recycle(whole);
+            self.free.put(whole);
             self.keep_part(unit);
         }
     }

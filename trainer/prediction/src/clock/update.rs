@@ -2,6 +2,7 @@
 
 use super::ClockRank;
 use super::Queue;
+use crate::ElementPass;
 use allfold_collectives::{Collective, DType};
 use allfold_sim::Picos;
 use allfold_trainer::Result;
@@ -14,46 +15,42 @@ impl ClockRank<'_> {
         let elements =
             self.units.iter().map(|unit| unit.layout.trained_len()).filter(|elements| *elements > 0);
         let sum = elements.map(takes).fold(Picos::ZERO, |sum, part| sum + part);
-        self.does(StepWork::Update, None, sum);
-    }
-
-    fn has_all(&self) -> bool {
-        let alone = self.with.mesh.pipeline == 1 && !self.with.rules.parts;
-        alone && self.units.iter().all(|unit| unit.keep == Keep::Whole)
+        self.clock.does(StepWork::Update, None, sum);
     }
 
     /// Updates this rank's parameters.
     pub(super) fn move_params(&mut self) -> Result<()> {
         let (rules, costs) = (self.with.rules, self.with.costs);
         if self.with.mesh.pipeline > 1 {
-            let line = self.along(MeshAxis::Pipeline);
+            let line = self.exchanges.along(MeshAxis::Pipeline);
             self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
         }
         if self.place.is_led {
-            let data = self.along(MeshAxis::Data);
+            let data = self.exchanges.along(MeshAxis::Data);
             self.run_collective(data, Collective::AllReduce, (1, DType::F64))?;
         }
         self.sum_replicas()?;
         if rules.scaler {
-            self.for_each_unit(|elements| costs.unscale(elements));
+            self.for_each_unit(|elements| costs.over(ElementPass::Unscale, elements));
             self.run_collective(Queue::World, Collective::AllReduce, (1, DType::U8))?;
         }
         if rules.clip {
-            if !self.has_all() {
+            let alone = self.with.mesh.pipeline == 1 && !rules.parts;
+            if !alone || self.units.iter().any(|unit| unit.keep != Keep::Whole) {
                 self.run_collective(Queue::World, Collective::AllReduce, (1, DType::F64))?;
             }
-            self.for_each_unit(|elements| costs.clip(elements));
+            self.for_each_unit(|elements| costs.over(ElementPass::Clip, elements));
         }
         let role = self.place.role();
         let (holders, shares) = match role.servers {
             0 => (Queue::World, rules.parts || self.place.is_cut()),
-            servers => (self.along(MeshAxis::Data), servers > 1 && role.server.is_some()),
+            servers => (self.exchanges.along(MeshAxis::Data), servers > 1 && role.server.is_some()),
         };
         if rules.norms && shares {
             let squares = 2 * costs.params().len();
             self.run_collective(holders, Collective::AllReduce, (squares, DType::F64))?;
         }
-        self.for_each_unit(|elements| costs.update(elements));
+        self.for_each_unit(|elements| costs.over(ElementPass::Update, elements));
         Ok(())
     }
 

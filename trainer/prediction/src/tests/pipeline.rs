@@ -2,7 +2,9 @@
 
 use crate::clock::StepRules;
 use crate::step::{RankClass, step_of, unlike_step};
-use crate::{ExchangeModel, GroupedCollective, MessageTimes, SimulatedExchange, StepCosts, StepPrediction};
+use crate::{
+    ElementPass, ExchangeModel, GroupedCollective, MessageTimes, SimulatedExchange, StepCosts, StepPrediction,
+};
 use allfold_collectives::{Plan, Rank};
 use allfold_sim::{Picos, Sharing, Topology};
 use allfold_trainer::config::ScheduleName;
@@ -57,22 +59,7 @@ impl StepCosts for Row {
     fn data(&self, _: usize) -> Picos {
         self.rest
     }
-    fn update(&self, _: usize) -> Picos {
-        self.rest
-    }
-    fn unscale(&self, _: usize) -> Picos {
-        self.rest
-    }
-    fn clip(&self, _: usize) -> Picos {
-        self.rest
-    }
-    fn accumulate(&self, _: usize) -> Picos {
-        self.rest
-    }
-    fn pack(&self, _: usize) -> Picos {
-        self.rest
-    }
-    fn unpack(&self, _: usize) -> Picos {
+    fn over(&self, _: ElementPass, _: usize) -> Picos {
         self.rest
     }
     fn element(&self) -> usize {
