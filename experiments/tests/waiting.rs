@@ -138,3 +138,13 @@ fn the_page_of_a_hang_draws_who_waits_and_who_left_no_dump() {
         assert!(page.contains(part), "{part}: {page}");
     }
 }
+
+#[test]
+fn cases_that_were_kept_are_judged_as_those_that_were_drawn() {
+    let folder = folder();
+    let cases = folder.path().join("cases").display().to_string();
+    let table = |text: String| text.lines().skip(1).map(String::from).collect::<Vec<_>>();
+    let drawn = table(said(&["hangs", "--cases", "20", "--keep", &cases]));
+    assert!(drawn.len() > 20, "{drawn:?}");
+    assert_eq!(drawn, table(said(&["hangs", "--from", &cases])));
+}

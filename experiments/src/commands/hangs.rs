@@ -5,9 +5,10 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{RunOutput, folder, replace};
 use allfold_cli::progress;
 use allfold_report::records::HangJudged;
-use allfold_triage::seeded::{CaseScore, SeededCase, Withheld};
+use allfold_triage::seeded::{CaseScore, SeededCase, Truth, Withheld};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Flags of `hangs`.
 #[derive(clap::Args, Debug)]
@@ -15,6 +16,7 @@ use std::path::PathBuf;
   allfold hangs
   allfold hangs --cases 1000 --seed 7 --json hangs.jsonl
   allfold hangs --cases 20 --keep cases
+  allfold hangs --from cases
 
 Each case is a job of 2 to 64 ranks (data parallel, sharded, tensor, pipeline, experts, several groups) with a known fault, or healthy. Its
 dumps are judged as `allfold triage` judges them: all of them, without that of the faulty rank, without that of another rank, and
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// Write the dumps of each case into a folder of its own in DIR
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Judge the cases in DIR, as --keep or python/bench/hangs.py wrote them, instead of drawing some
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["cases", "keep"])]
+    from: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -37,16 +42,20 @@ pub(crate) struct Args {
 /// Draws and judges the cases, and prints the table.
 ///
 /// # Errors
-/// A folder or a file that cannot be written.
+/// A folder or a file that cannot be read or written.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
     output.check_text()?;
-    let bar = progress::bar(args.cases, "cases");
+    let numbers = args.from.as_deref().map_or_else(|| Ok((0..args.cases).collect()), numbers)?;
+    let bar = progress::bar(numbers.len() as u64, "cases");
     let mut tallies: BTreeMap<(usize, String), [Tally; 4]> = BTreeMap::new();
-    for number in 0..args.cases {
-        let case = SeededCase::drawn(args.seed, number);
+    for number in numbers.iter().copied() {
+        let case = match &args.from {
+            Some(from) => SeededCase::kept(&folder_of(from, number)).map_err(CommandError::usage)?,
+            None => SeededCase::drawn(args.seed, number),
+        };
         if let Some(keep) = &args.keep {
-            write(&case, &keep.join(format!("case-{number}")))?;
+            write(&case, &folder_of(keep, number))?;
         }
         let row = (case.fault as usize, case.fault.name());
         for (at, withheld) in Withheld::ALL.into_iter().enumerate() {
@@ -59,8 +68,9 @@ pub fn run(args: &Args) -> CommandResult {
     }
     bar.finish_and_clear();
     output.say(format!(
-        "# allfold hangs: {} cases of seed {}; % with cause and rank first (wrong: a healthy rank first; open: undecided)",
-        args.cases, args.seed
+        "# allfold hangs: {} cases of {}; % with cause and rank first (wrong: a healthy rank first; open: undecided)",
+        numbers.len(),
+        args.from.as_ref().map_or(format!("seed {}", args.seed), |from| from.display().to_string()),
     ))?;
     output.say("| fault | all dumps | without the culprit's | without a random one | without half |\n|---|---|---|---|---|")?;
     let line = |name: &str, row: &[Tally; 4]| {
@@ -77,11 +87,27 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
+/// The folder of a case.
+fn folder_of(cases: &Path, number: u64) -> PathBuf {
+    cases.join(format!("case-{number}"))
+}
+
+/// The numbers of the cases in a folder.
+fn numbers(from: &Path) -> Result<Vec<u64>, CommandError> {
+    let wrong = |why: &dyn std::fmt::Display| CommandError::usage(format!("{}: {why}", from.display()));
+    let entries = std::fs::read_dir(from).map_err(|error| wrong(&error))?.flatten();
+    let number = |name: &str| name.strip_prefix("case-")?.parse().ok();
+    let mut numbers: Vec<u64> =
+        entries.filter_map(|entry| entry.file_name().to_str().and_then(number)).collect();
+    numbers.sort_unstable();
+    if numbers.is_empty() { Err(wrong(&"holds no folder case-0, case-1 and so on")) } else { Ok(numbers) }
+}
+
 fn record(number: u64, case: &SeededCase, withheld: Withheld, score: CaseScore) -> HangJudged {
     let CaseScore { first, second, wrong, undecided, said } = score;
     HangJudged {
         case: number,
-        job: format!("{}, modelled", case.job),
+        job: case.job.clone(),
         cause: case.fault.name(),
         rank: Some(case.rank).filter(|_| !case.fault.is_healthy()),
         withheld: withheld.name().into(),
@@ -93,12 +119,19 @@ fn record(number: u64, case: &SeededCase, withheld: Withheld, score: CaseScore) 
     }
 }
 
-/// Writes the files of a case into a folder.
-fn write(case: &SeededCase, into: &std::path::Path) -> CommandResult {
+/// Writes the files of a case into a folder, with the times at which they were written, which are evidence.
+fn write(case: &SeededCase, into: &Path) -> CommandResult {
     folder(into)?;
-    case.files.iter().try_for_each(|(name, _, text)| replace(&into.join(name), text.as_bytes()))?;
-    let truth = format!("{} rank {} of {} in {}\n", case.fault.name(), case.rank, case.ranks, case.job);
-    replace(&into.join("truth.txt"), truth.as_bytes())
+    for (name, written, bytes) in &case.files {
+        let path = into.join(name);
+        replace(&path, bytes)?;
+        let written = UNIX_EPOCH + Duration::from_nanos(written.unsigned_abs());
+        let stamped =
+            std::fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(written));
+        stamped.map_err(|error| CommandError::run(format!("{}: {error}", path.display())))?;
+    }
+    let truth = serde_json::to_string(&case.truth()).map_err(CommandError::run)?;
+    replace(&into.join(Truth::FILE), truth.as_bytes())
 }
 
 /// Counts of cases.

@@ -53,11 +53,7 @@ impl DumpReader {
             let bytes = read_at_most(path, LONGEST, "a dump")?;
             return self.bytes(path, modified(path), &bytes);
         }
-        let mut entries =
-            std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-        entries.sort();
-        let mut files: Vec<PathBuf> = entries.into_iter().filter(|entry| entry.is_file()).collect();
-        files.truncate(FILES);
+        let files = files_of(path)?;
         let load = |file: &PathBuf| {
             let bytes = read_at_most(file, LONGEST, "a dump")?;
             let written = modified(file);
@@ -364,6 +360,27 @@ fn rank_in(name: &str) -> Option<u32> {
         .unwrap_or(name);
     let digits = stem.len() - stem.trim_end_matches(|last: char| last.is_ascii_digit()).len();
     stem[stem.len() - digits..].parse().ok()
+}
+
+/// The files of a folder, by name.
+fn files_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut entries =
+        std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    entries.sort();
+    entries.retain(|entry| entry.is_file());
+    entries.truncate(FILES);
+    Ok(entries)
+}
+
+/// The files of a folder: the name, the time of writing in nanoseconds since 1970, and the bytes of each.
+///
+/// # Errors
+/// The folder or a file cannot be read.
+pub(crate) fn folder_files(folder: &Path) -> Result<Vec<(String, i64, Vec<u8>)>> {
+    let read = |file: PathBuf| {
+        Ok((named(&file).into_owned(), modified(&file), read_at_most(&file, LONGEST, "a dump")?))
+    };
+    files_of(folder)?.into_iter().map(read).collect()
 }
 
 /// When a file was written, in nanoseconds since 1970; 0 if the file system does not say.

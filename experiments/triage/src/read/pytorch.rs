@@ -12,11 +12,13 @@ use super::{DumpReader, invalid, rank_in};
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
 use allfold_base::{Rank, json_error};
 use serde::Deserialize;
-use serde::de::Deserializer;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::Result as Read;
+use std::marker::PhantomData;
 
 /// The minor versions that are known: of newer ones a note is printed.
 const NEWEST: u32 = 10;
@@ -88,15 +90,37 @@ impl From<Vec<i64>> for Elements {
 }
 
 /// The first frame of a stack that is neither PyTorch's nor Python's own.
-#[derive(Default, Deserialize)]
-#[serde(from = "Vec<Frame<'a>>", bound(deserialize = "'de: 'a"))]
+#[derive(Default)]
 struct Caller<'a>(Option<Frame<'a>>);
 
-impl<'a> From<Vec<Frame<'a>>> for Caller<'a> {
-    fn from(stack: Vec<Frame<'a>>) -> Caller<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for Caller<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(CallerVisitor(PhantomData))
+    }
+}
+
+struct CallerVisitor<'a>(PhantomData<&'a ()>);
+
+impl<'de: 'a, 'a> Visitor<'de> for CallerVisitor<'a> {
+    type Value = Caller<'a>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of stack frames")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut stack: A) -> Result<Caller<'a>, A::Error> {
         const NOT_THE_PROGRAM: [&str; 4] = ["/torch/", "/site-packages/", "/lib/python3", "<frozen"];
         let own = |frame: &Frame<'_>| !NOT_THE_PROGRAM.iter().any(|part| frame.filename.contains(part));
-        Caller(stack.into_iter().find(own))
+        let mut found = None;
+        while let Some(frame) = stack.next_element::<Frame<'a>>()? {
+            if own(&frame) {
+                found = Some(frame);
+                break;
+            }
+        }
+        // The frames after it are most of a stack, and say nothing more.
+        while stack.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Caller(found))
     }
 }
 

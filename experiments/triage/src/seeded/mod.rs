@@ -1,7 +1,8 @@
 //! Seeded hangs: jobs with a known fault, the dumps that their ranks would leave, and whether the triage of these dumps is right.
 //!
 //! A case is a job (`jobs`) whose ranks run their programs on a clock (`run`) until nothing moves. The fault changes the program of
-//! one rank. Dumps are rendered as PyTorch's flight recorder writes them, and read back by the reader of real dumps.
+//! one rank. Dumps are rendered as PyTorch's flight recorder writes them, and read back by the reader of real dumps. A folder that holds
+//! the dumps of a real job and its [`Truth`] is a case, too.
 
 mod dice;
 mod jobs;
@@ -10,10 +11,12 @@ mod run;
 
 use crate::judge::{CauseKind, Hung, Verdict, judge};
 use crate::model::DumpedJob;
-use crate::read::DumpReader;
+use crate::read::{DumpReader, folder_files};
 use crate::slow::straggler;
 use allfold_base::hash::splitmix;
+use allfold_base::{Rank, read_at_most};
 use dice::Dice;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 pub use jobs::Fault;
@@ -45,8 +48,8 @@ impl Withheld {
 /// A case: a job with a fault.
 #[derive(Clone, Debug)]
 pub struct SeededCase {
-    /// The job: `ddp`, `fsdp`, `mesh`, `pipeline` or `groups`.
-    pub job: &'static str,
+    /// The job, and what ran it: `ddp, modelled` or `ddp, gloo`.
+    pub job: String,
     /// The number of ranks.
     pub ranks: u32,
     /// The fault.
@@ -55,6 +58,25 @@ pub struct SeededCase {
     pub rank: u32,
     /// What the ranks leave.
     pub files: RankFiles,
+}
+
+/// What is true of a case, as the file [`Truth::FILE`] beside its dumps says.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Truth {
+    /// The job, and what ran it.
+    pub job: String,
+    /// The number of ranks.
+    pub ranks: u32,
+    /// The fault, by [`Fault::name`].
+    pub fault: String,
+    /// The rank with the fault.
+    pub rank: u32,
+}
+
+impl Truth {
+    /// The name of the file.
+    pub const FILE: &str = "truth.json";
 }
 
 /// How a verdict compares with the truth.
@@ -81,7 +103,32 @@ impl SeededCase {
         let rank = job.faulty(&mut dice, fault);
         let ran = run::run(&job, fault, rank, &mut dice);
         let files = render::files(&job, fault, rank, &ran, &mut dice);
-        SeededCase { job: job.name, ranks: job.ranks, fault, rank, files }
+        SeededCase { job: format!("{}, modelled", job.name), ranks: job.ranks, fault, rank, files }
+    }
+
+    /// The case in a folder: dumps, other files, and the truth.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the truth names no fault or no rank of the job.
+    pub fn kept(folder: &Path) -> Result<SeededCase, String> {
+        let path = folder.join(Truth::FILE);
+        let told = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let text = read_at_most(&path, 1 << 16, "the truth of a case").map_err(|error| told(&error))?;
+        let Truth { job, ranks, fault, rank } =
+            serde_json::from_slice(&text).map_err(|error| told(&error))?;
+        let known = Fault::ALL.iter().copied().find(|known| known.name() == fault);
+        let fault = known.ok_or_else(|| told(&format!("knows no fault {fault:?}")))?;
+        if rank >= ranks || ranks > Rank::MOST {
+            return Err(told(&format!("names rank {rank} of {ranks}; a job has 1 to {} ranks", Rank::MOST)));
+        }
+        let mut files = folder_files(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        files.retain(|(name, ..)| name != Truth::FILE);
+        Ok(SeededCase { job, ranks, fault, rank, files })
+    }
+
+    /// What is true of the case, as [`Truth::FILE`] holds it.
+    pub fn truth(&self) -> Truth {
+        Truth { job: self.job.clone(), ranks: self.ranks, fault: self.fault.name(), rank: self.rank }
     }
 
     /// The files without some of the dumps.
@@ -108,12 +155,11 @@ impl SeededCase {
     ///
     /// # Errors
     /// A file that cannot be read.
-    pub fn read(files: &RankFiles) -> Result<DumpedJob, String> {
+    pub fn read(&self, files: &RankFiles) -> Result<DumpedJob, String> {
         let mut reading = DumpReader::default();
-        for (name, written, text) in files {
-            reading
-                .bytes(Path::new(name), *written, text.as_bytes())
-                .map_err(|error| format!("{name}: {error}"))?;
+        reading.ranks(self.ranks);
+        for (name, written, bytes) in files {
+            reading.bytes(Path::new(name), *written, bytes).map_err(|error| format!("{name}: {error}"))?;
         }
         reading.finish()
     }
@@ -123,7 +169,7 @@ impl SeededCase {
     /// # Errors
     /// As [`SeededCase::read`].
     pub fn score(&self, withheld: Withheld, files: &RankFiles) -> Result<CaseScore, String> {
-        let job = SeededCase::read(files)?;
+        let job = self.read(files)?;
         let verdict = judge(&job);
         Ok(score(self.fault, self.rank, withheld, &job, &verdict))
     }

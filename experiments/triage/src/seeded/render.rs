@@ -6,8 +6,8 @@ use super::run::{Made, Ran};
 use crate::model::{MessageEnd, OpState};
 use serde_json::{Value, json};
 
-/// The ranks' files of a case: names and texts, with the time at which each was written, in nanoseconds since 1970.
-pub type RankFiles = Vec<(String, i64, String)>;
+/// The ranks' files of a case: names and contents, with the time at which each was written, in nanoseconds since 1970.
+pub type RankFiles = Vec<(String, i64, Vec<u8>)>;
 
 /// When jobs start, in nanoseconds since 1970.
 const START: i64 = 1_790_000_000_000_000_000;
@@ -24,7 +24,8 @@ struct Recorder {
 
 /// The rank of a file that is a dump.
 pub(super) fn rank_of(name: &str) -> Option<u32> {
-    name.strip_prefix("nccl_trace_rank_")?.parse().ok()
+    let own = name.strip_prefix("flight-rank-").and_then(|name| name.split(['-', '.']).next());
+    own.or(name.strip_prefix("nccl_trace_rank_"))?.parse().ok()
 }
 
 /// The files of a job's ranks.
@@ -48,7 +49,7 @@ pub(super) fn files(job: &SeededJob, fault: Fault, rank: u32, ran: &Ran, dice: &
         let fault = (of == rank).then_some(fault);
         let written = clock + ran.written + dice.below(delay) as i64 * 1_000_000;
         let dump = recorder.dump(job, of, fault, &ran.made[of as usize], clock);
-        files.push((format!("nccl_trace_rank_{of}"), written, dump.to_string()));
+        files.push((format!("nccl_trace_rank_{of}"), written, dump.to_string().into_bytes()));
     }
     let log = match fault {
         Fault::Died => {
@@ -60,12 +61,12 @@ pub(super) fn files(job: &SeededJob, fault: Fault, rank: u32, ran: &Ran, dice: &
         Fault::LostNode => {
             let missing = |rank: u32| json!({"rank": rank, "host": "10.0.0.7", "status": {"unresponsive": true, "considered_dead": false}});
             let report = json!({"nccl_version": "2.29.7", "communicators": [{"hash": "0x1", "size": job.ranks, "ranks": [], "missing_ranks": [missing(rank), missing(rank + 1)]}]});
-            files.push(("ras.json".into(), START + ran.written, report.to_string()));
+            files.push(("ras.json".into(), START + ran.written, report.to_string().into_bytes()));
             return files;
         }
         _ => return files,
     };
-    files.push(("launcher.log".into(), START + ran.written, log));
+    files.push(("launcher.log".into(), START + ran.written, log.into_bytes()));
     files
 }
 
