@@ -6,6 +6,7 @@
 pub mod judge;
 pub mod model;
 mod read;
+mod retired;
 pub mod seeded;
 pub mod slow;
 mod tell;

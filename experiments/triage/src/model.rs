@@ -150,6 +150,8 @@ pub struct Log {
     pub step: Option<u64>,
     /// Errors, by the number of the operation in `ops`.
     pub errors: BTreeMap<u32, String>,
+    /// Whether the recorder takes an operation that failed for one that ended, as Gloo's does.
+    pub retires_failed: bool,
     /// Whether the rank is in a call that its recorder does not record: Gloo's records no sends and receives.
     pub in_unrecorded: bool,
 }
@@ -179,6 +181,8 @@ pub enum Fact {
     Died,
     /// The process answers no longer, or its host is lost.
     Unresponsive,
+    /// The process ended by SIGABRT or SIGTERM: after an error that may be of another rank, as PyTorch's watchdog and launchers do.
+    Aborted,
     /// An operation of the rank timed out.
     TimedOut,
     /// The rank's network failed.

@@ -14,11 +14,10 @@
 //! it. So an operation counts only if half of the ranks stayed in it for long: in the next operation the others wait for the stopped
 //! rank.
 
-use crate::judge::{Lanes, of_group};
+use crate::judge::{Lanes, clocks_agree, of_group};
 use crate::model::{DumpedJob, Log, Op, OpCall, OpState};
-
-/// Operations in which every rank needs every other's part.
-const TOGETHER: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
+use crate::retired::TOGETHER;
+use std::collections::BTreeMap;
 
 /// The rank that the others waited for longest.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,9 +80,14 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
         return Some(found);
     }
     let lanes = Lanes::new(job);
+    // Of a recorder that knows no ends, the ranks' clocks have to agree: all leave an operation at the same time.
+    let ranks: Vec<u32> = job.logs.keys().copied().collect();
+    let endless =
+        clocks_agree(job, &ranks) && job.logs.values().flat_map(|log| &log.ops).all(|op| op.ended == 0);
     let together = |op: &&Op| {
         let is = |call: &OpCall| TOGETHER.iter().any(|known| call.name.starts_with(known));
-        op.state == OpState::Done && op.called > 0 && op.ended > 0 && job.calls.get(op.call).is_some_and(is)
+        let known = op.called > 0 && (op.ended > 0 || endless);
+        op.state == OpState::Done && known && job.calls.get(op.call).is_some_and(is)
     };
     let all = (0..).zip(&job.groups).flat_map(|(number, group)| {
         let whole = lanes.operations(number).filter(|(_, parts)| parts.len() == group.members.len());
@@ -105,7 +109,16 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
         );
         Some((half, Straggler { rank, sequence, late, said }))
     });
-    found.max_by_key(|(half, _)| *half).map(|(_, straggler)| straggler)
+    // One long wait, as at the start, says less than many.
+    let mut by_rank: BTreeMap<u32, (i64, i64, Option<Straggler>)> = BTreeMap::new();
+    for (half, straggler) in found {
+        let (sum, longest, worst) = by_rank.entry(straggler.rank).or_default();
+        *sum += half;
+        if worst.is_none() || half > *longest {
+            (*longest, *worst) = (half, Some(straggler));
+        }
+    }
+    by_rank.into_values().max_by_key(|(sum, ..)| *sum)?.2
 }
 
 #[cfg(test)]

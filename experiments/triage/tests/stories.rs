@@ -102,6 +102,19 @@ fn a_dead_process_of_the_monitor_mode_is_found_by_its_report() {
 }
 
 #[test]
+fn ranks_that_were_aborted_or_ended_by_the_launcher_are_no_cause() {
+    let ends = [(0, -6), (1, -9), (2, -15)];
+    let ended =
+        |(rank, code)| format!("  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7)\n");
+    let (job, found) = verdict(&[("launcher.log", ends.map(ended).concat())]);
+    let facts: Vec<Fact> = job.words.iter().map(|word| word.fact).collect();
+    assert_eq!(facts, [Fact::Aborted, Fact::Died, Fact::Aborted]);
+    assert_eq!((found.hung, found.decided, &*found.causes[0].ranks), (Hung::Yes, true, &[1][..]));
+    let (_, found) = verdict(&[("launcher.log", ended((0, -6)))]);
+    assert!(!found.decided, "{found:?}");
+}
+
+#[test]
 fn the_words_of_slurm_and_kubernetes_are_read() {
     let facts = |text: &str| {
         let job = read(&[("job.log", text.into())]).unwrap();

@@ -4,7 +4,7 @@ use super::kinds::{differs, of_wanted};
 use super::lanes::Lanes;
 use super::order::{Breaks, expected, is_expected};
 use super::verdict::CauseKind;
-use crate::model::{MessageEnd, Op};
+use crate::model::{MessageEnd, Op, OpCall};
 use std::collections::BTreeMap;
 
 /// An operation in which ranks made different calls.
@@ -43,7 +43,14 @@ fn first(lanes: &Lanes<'_>, group: u32, lane: &BTreeMap<u32, Vec<u32>>) -> Optio
                 lanes.op(rank, number).map(|op| (op.call, op.place))
             };
             let apart = || found.culprits.iter().any(|(rank, _)| part(*rank) != part(found.right.0));
-            open || next >= last_common || apart()
+            // Other recorders than NCCL's take an operation for ended whose parts do not fit.
+            let misfit = found.clear && matches!(found.kind, CauseKind::OtherType | CauseKind::OtherSize);
+            let even = |op: &Op| {
+                let of = |call: &OpCall| ["all_reduce", "broadcast"].iter().any(|name| call.name == *name);
+                lanes.job.calls.get(op.call).is_some_and(of)
+            };
+            let misfit = misfit && lanes.op(found.right.0, found.right.1).is_some_and(even);
+            open || next >= last_common || misfit || apart()
         };
         if differ(&|op| op.call) {
             let found = judged(lanes, group, next, &parts, true).filter(&stays);

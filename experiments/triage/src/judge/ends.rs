@@ -324,7 +324,7 @@ const UNSAID: i64 = 5_000_000_000;
 const TOGETHER: i64 = 300_000_000_000;
 
 /// Whether dumps were written at about the same time by their hosts' clocks.
-fn clocks_agree(job: &DumpedJob, ranks: &[u32]) -> bool {
+pub(crate) fn clocks_agree(job: &DumpedJob, ranks: &[u32]) -> bool {
     let written = || ranks.iter().filter_map(|rank| Some(job.logs.get(rank)?.written));
     let (first, last) = (written().min().unwrap_or(0), written().max().unwrap_or(0));
     first > 0 && last - first <= TOGETHER

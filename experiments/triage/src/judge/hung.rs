@@ -2,20 +2,14 @@
 
 use super::verdict::Hung;
 use super::waits::Waits;
-use crate::model::{DumpedJob, Fact, Log, OpState};
-
-/// How many times longer than ever before ranks have to wait.
-const LONGER: i64 = 3;
-/// Nanoseconds that are always allowed: writing a dump takes seconds on a busy host.
-const ALWAYS: i64 = 5_000_000_000;
-/// The time-out of PyTorch in nanoseconds, where dumps have none: 10 minutes.
-const LIMIT: i64 = 600 * 1_000_000_000;
+use crate::model::{DumpedJob, Fact, OpState};
+use crate::retired::Stillness;
 
 /// Whether the job hangs, and why that is known.
 pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
     let open = || job.logs.values().flat_map(|log| &log.ops).filter(|op| op.is_open());
-    let late =
-        job.words.iter().find(|word| matches!(word.fact, Fact::TimedOut | Fact::Died | Fact::Unresponsive));
+    let tells = |fact| matches!(fact, Fact::TimedOut | Fact::Died | Fact::Aborted | Fact::Unresponsive);
+    let late = job.words.iter().find(|word| tells(word.fact));
     if open().any(|op| op.state == OpState::Failed) {
         return (Hung::Yes, "operations failed or timed out".into());
     }
@@ -35,19 +29,12 @@ pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
     if job.logs.values().all(|log| log.asked) {
         return (Hung::No, "the job was under way when it was asked for its records; ask again: if ranks wait in the same operation, it hangs".into());
     }
-    let timed = job.logs.values().filter(|log| log.written > 0 && !log.ops.is_empty());
-    let waited = timed.clone().map(|log| log.written - log.last_event()).min();
-    let Some(waited) = waited.filter(|waited| *waited >= 0) else {
+    let Some(Stillness { waited, allowed, limit }) = Stillness::of(job, open()) else {
         return (
             Hung::Unknown,
             "the dumps do not say for how long ranks have waited; if the job moves no more:".into(),
         );
     };
-    let limit =
-        open().map(|op| i64::from(op.limit_ms) * 1_000_000).filter(|limit| *limit > 0).min().unwrap_or(LIMIT);
-    let usual = timed.clone().filter_map(longest_gap).max();
-    // Ranks that have hardly begun may compile or load: they have half of the time-out.
-    let allowed = usual.map_or(limit / 2, |gap| (LONGER * gap + ALWAYS).min(limit));
     let seconds = |nanos: i64| nanos as f64 / 1e9;
     if waited > allowed && waited < limit / 2 {
         let why = format!(
@@ -67,10 +54,4 @@ pub(super) fn hung(job: &DumpedJob, waits: &Waits) -> (Hung, String) {
             ),
         ),
     }
-}
-
-/// The longest time between two calls of a rank; `None` if it has made fewer than four.
-fn longest_gap(log: &Log) -> Option<i64> {
-    let gaps = log.ops.windows(2).map(|pair| pair[1].called - pair[0].called);
-    if log.ops.len() < 4 { None } else { gaps.max() }
 }

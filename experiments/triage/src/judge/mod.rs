@@ -14,7 +14,7 @@ mod order;
 mod verdict;
 mod waits;
 
-pub(crate) use ends::recorded;
+pub(crate) use ends::{clocks_agree, recorded};
 pub(crate) use lanes::Lanes;
 pub(crate) use named::{of_group, ranks};
 pub use verdict::{CauseKind, HangCause, Hung, Verdict};
@@ -117,13 +117,15 @@ fn lists(job: &DumpedJob, waits: &Waits) -> Vec<HangCause> {
             let mut holders: Vec<u32> = group.other_lists.values().flatten().copied().collect();
             holders.sort_unstable();
             let other = group.other_lists.keys().next().cloned().unwrap_or_default();
-            let said = format!(
-                "{} made {} with {}, and the others with {}",
-                ranks(&holders),
-                group.name,
-                ranks(&other),
-                ranks(&group.members)
-            );
+            let only = |those: &[u32], here: &[u32], word: &str| {
+                let only: Vec<u32> = those.iter().filter(|rank| !here.contains(rank)).copied().collect();
+                if only.is_empty() { String::new() } else { format!(" {word} {}", ranks(&only)) }
+            };
+            let (without, with) =
+                (only(&group.members, &other, "without"), only(&other, &group.members, "with"));
+            let order = if without.is_empty() && with.is_empty() { " in another order" } else { "" };
+            let said =
+                format!("{} made {}{without}{with}{order}, unlike the others", ranks(&holders), group.name);
             let awaited = waits.ops.keys().any(|(group, _, _)| *group == number);
             let weight = if awaited { 980 } else { 200 };
             HangCause::new(CauseKind::GroupOfOtherRanks, holders, said, weight)
@@ -136,7 +138,12 @@ fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
     let mut causes: Vec<HangCause> = Vec::new();
     for word in &job.words {
         let (kind, what, weight) = match word.fact {
+            // The ranks that are in no operation have lost the connection to a rank that died.
+            Fact::Died if word.rank.is_some_and(|rank| !job.logs.contains_key(&rank)) => {
+                (CauseKind::Died, "ended", 860)
+            }
             Fact::Died => (CauseKind::Died, "ended", 300),
+            Fact::Aborted => (CauseKind::Died, "ended after an error that may be of another rank", 120),
             Fact::Unresponsive if job.logs.is_empty() => (CauseKind::NoDump, "does not answer", 280),
             Fact::Behind if job.logs.is_empty() => (CauseKind::Elsewhere, "is behind", 250),
             _ => continue,
@@ -146,7 +153,8 @@ fn died(job: &DumpedJob, known: &[HangCause]) -> Vec<HangCause> {
             continue;
         }
         let said = format!("the process of rank {rank} {what}: {}", word.said);
-        causes.push(HangCause::new(kind, vec![rank], said, weight));
+        let open = word.fact == Fact::Aborted;
+        causes.push(HangCause { open, ..HangCause::new(kind, vec![rank], said, weight) });
     }
     causes
 }

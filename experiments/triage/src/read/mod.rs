@@ -7,6 +7,7 @@ mod ras;
 mod words;
 
 use crate::model::{DumpedJob, FIRST_OPEN, Log, MessageEnd, Op, RankGroup};
+use crate::retired::reopen;
 use allfold_base::{Rank, on_all_cores, read_at_most};
 use allfold_collectives::flight::Record;
 use std::borrow::Cow;
@@ -201,14 +202,35 @@ impl DumpReader {
         self.own_peers();
         self.renumber();
         let size = self.job.size;
+        let mut unlisted: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for (number, group) in (0..).zip(&mut self.job.groups) {
             if self.world.contains(&number) && group.other_lists.is_empty() {
                 group.members = (0..size).collect();
             } else if group.members.is_empty() {
                 group.members = users.get(&number).cloned().unwrap_or_default();
+                unlisted.entry(group.name.clone()).or_default().push(number);
             }
         }
+        unlisted.values().for_each(|groups| self.complete(groups));
+        reopen(&mut self.job);
         Ok(self.job)
+    }
+
+    /// Adds ranks without a dump to the group of theirs, where dumps do not list its ranks: groups of one description have the same
+    /// number of ranks, and together all, so that one that is short of as many ranks as left no dump has these.
+    fn complete(&mut self, groups: &[u32]) {
+        let len = |group: &u32| self.job.groups[*group as usize].members.len();
+        let most = groups.iter().map(len).max().unwrap_or(0);
+        let unseen: Vec<u32> = self.job.unseen().collect();
+        let mut short = groups.iter().filter(|group| len(group) < most);
+        let all = groups.iter().map(len).sum::<usize>() + unseen.len() == self.job.size as usize;
+        if let (true, Some(group), None) = (all, short.next(), short.next())
+            && len(group) + unseen.len() == most
+        {
+            let members = &mut self.job.groups[*group as usize].members;
+            members.extend(unseen);
+            members.sort_unstable();
+        }
     }
 
     /// Makes groups one that have one name, and lists of ranks that overlap: their ranks disagree about who is in the group. Returns the

@@ -253,6 +253,8 @@ impl Dump<'_> {
                 limit_ms: u32::try_from(entry.timeout_ms).unwrap_or(0),
             });
         }
+        made.log.retires_failed =
+            !eventful && self.entries.iter().any(|entry| entry.profiling_name.starts_with("gloo:"));
         made.log.in_unrecorded = !eventful && self.is_in_unrecorded(&open);
         Ok(made)
     }

@@ -62,7 +62,11 @@ pub(super) fn add(name: &str, text: &str, job: &mut DumpedJob) -> bool {
         let phrase = PHRASES.iter().find(|(phrase, _)| line.contains(phrase)).map(|(_, fact)| *fact);
         let killed = || (line.contains(": Killed") && line.starts_with("srun: ")).then_some(Fact::Died);
         let Some(fact) = phrase.or_else(killed) else { continue };
-        let healthy = line.contains("exitcode") && exit_code(line) == Some(0);
+        let code = exit_code(line);
+        let healthy = code == Some(0);
+        let aborted = fact == Fact::Died
+            && (matches!(code, Some(-6 | -15)) || line.contains("Signal 6 ") || line.contains("Signal 15 "));
+        let fact = if aborted { Fact::Aborted } else { fact };
         if healthy || count == LINES {
             continue;
         }
