@@ -69,8 +69,8 @@ fn advise(place: NonNull<u8>, layout: Layout, hidden: bool) {
     }
 }
 
-#[cfg(test)]
 #[cfg(target_os = "linux")]
+#[cfg(test)]
 mod tests {
     use super::*;
 

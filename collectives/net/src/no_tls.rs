@@ -71,8 +71,8 @@ impl Records {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use crate::{Authenticator, Secret, Security};
     use std::time::Duration;

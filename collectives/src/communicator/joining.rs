@@ -322,8 +322,8 @@ fn host() -> [u8; 16] {
     host
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -106,8 +106,8 @@ fn catches(kind: SignalKind) -> bool {
     caught.is_some_and(|mask| mask & 1 << (kind.as_raw_value() - 1) != 0)
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -216,8 +216,8 @@ impl fmt::Display for FaultCase {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 

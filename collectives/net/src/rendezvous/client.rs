@@ -178,8 +178,8 @@ fn lost(error: Error) -> RendezvousFailure {
     }
 }
 
-#[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -10,7 +10,6 @@
 //! group      calls until the outermost end    calls    the collectives, by their names
 //! traffic    what ranks contribute to collectives and messages
 //! kernel     the work on a stream: it waits for the peers' parts, moves data, notices lost ranks
-//! rules      the behaviour of each function, and the test that shows it
 //! ```
 //!
 //! Each rank counts as a separate process on the same host. Whether calls block depends on the communicator's settings. The
@@ -24,8 +23,6 @@ mod group;
 mod kernel;
 mod making;
 mod options;
-#[cfg(test)]
-mod rules;
 mod traffic;
 mod wire;
 mod world;

@@ -5,12 +5,14 @@
 //! | `life` | how communicators begin, split, shrink and end; that the NCCL stand-in finds defects that are put back in |
 //! | `calls` | groups, estimates, calls on separate threads, captured collectives |
 //! | `places` | versions, and ranks that share a GPU |
+//! | `rules` | a table of the stand-in's functions: the rule of each, and the test that shows it |
 //! | `faults` | the fault matrix: dead, slow, disagreeing and late ranks |
 
 mod calls;
 mod faults;
 mod life;
 mod places;
+mod rules;
 
 use super::standin::{PeerLoss, StandIn, stand_in};
 use super::{NcclComm, UniqueId};

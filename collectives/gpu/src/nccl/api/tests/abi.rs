@@ -1,7 +1,7 @@
 //! Compares the function table with `nccl.h` of the oldest and the newest supported NCCL: layouts, enumerators and signatures.
 
-use super::super::numbers::{number, operator};
-use super::*;
+use super::super::super::numbers::{number, operator};
+use super::super::*;
 use crate::{DType, ReduceOp};
 use allfold_standin::abi::{Assertions, wheels};
 use std::mem::offset_of;

@@ -1,12 +1,12 @@
 //! Tests of the oldest and the newest NCCL library that Allfold supports, as far as they work without a GPU.
 
-use super::super::UniqueId;
-use super::*;
+use super::super::super::UniqueId;
+use super::super::*;
 use allfold_standin::abi::each;
 
 #[test]
 fn nccl_tells_its_version_and_makes_ids() {
-    let told = each("nccl::api::real::nccl_tells_its_version_and_makes_ids", |cuda, _| {
+    let told = each("nccl::api::tests::real::nccl_tells_its_version_and_makes_ids", |cuda, _| {
         let table = api().unwrap();
         assert_eq!(version(), Ok(if cuda == 12 { (2, 18, 3) } else { (2, 32, 3) }));
         // Functions of later versions are optional: present in the newest library, absent in the oldest.
