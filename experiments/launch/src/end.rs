@@ -1,6 +1,7 @@
 //! How a rank ended, and the exit code that follows.
 
 use rustix::process::Signal;
+use signal_hook::low_level;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
@@ -69,39 +70,9 @@ impl std::fmt::Display for End {
     }
 }
 
-/// The names of the signals that end a process, without `SIG`.
-const NAMES: &[(Signal, &str)] = &[
-    (Signal::HUP, "HUP"),
-    (Signal::INT, "INT"),
-    (Signal::QUIT, "QUIT"),
-    (Signal::ILL, "ILL"),
-    (Signal::TRAP, "TRAP"),
-    (Signal::ABORT, "ABRT"),
-    (Signal::BUS, "BUS"),
-    (Signal::FPE, "FPE"),
-    (Signal::KILL, "KILL"),
-    (Signal::USR1, "USR1"),
-    (Signal::SEGV, "SEGV"),
-    (Signal::USR2, "USR2"),
-    (Signal::PIPE, "PIPE"),
-    (Signal::ALARM, "ALRM"),
-    (Signal::TERM, "TERM"),
-    (Signal::XCPU, "XCPU"),
-    (Signal::XFSZ, "XFSZ"),
-    (Signal::VTALARM, "VTALRM"),
-    (Signal::PROF, "PROF"),
-    (Signal::IO, "IO"),
-    (Signal::SYS, "SYS"),
-    #[cfg(target_os = "linux")]
-    (Signal::POWER, "PWR"),
-    #[cfg(target_os = "linux")]
-    (Signal::STKFLT, "STKFLT"),
-];
-
 /// The name of the signal with this number, such as `SIGTERM`; `signal 34` for a signal without a name.
 pub(super) fn signal_name(number: i32) -> String {
-    let known = NAMES.iter().find(|(signal, _)| signal.as_raw() == number);
-    known.map_or_else(|| format!("signal {number}"), |(_, name)| format!("SIG{name}"))
+    low_level::signal_name(number).map_or_else(|| format!("signal {number}"), String::from)
 }
 
 #[cfg(test)]
