@@ -2,14 +2,15 @@
 
 use crate::errors::AllfoldError;
 use crate::schedule::failed_step;
+use allfold_base::lock;
 use allfold_cli::invocation::keeping;
 use allfold_experiments::commands::dispatch;
 use allfold_report::records::{Records, Stamp};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ffi::OsString;
+use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a command runs at most before Python's signals are checked.
@@ -36,7 +37,7 @@ pub fn capture(py: Python<'_>, words: Vec<OsString>) -> PyResult<(String, String
     let run = move || drop(sender.send(keeping(words, dispatch::run)));
     std::thread::Builder::new().name("allfold".into()).stack_size(STACK).spawn(run)?;
     let (result, kept) = loop {
-        match py.detach(|| ended.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PAUSE)) {
+        match py.detach(|| lock(&ended).recv_timeout(PAUSE)) {
             Ok(found) => break found,
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {

@@ -6,6 +6,7 @@ use crate::interrupt::guarded;
 use crate::memory::{Place, Span, lend};
 use crate::messages::NativeMessages;
 use crate::work::NativeWork;
+use allfold_base::lock;
 use allfold_collectives::tcp::{Host, PeerOptions};
 use allfold_collectives::{
     Buffer, Collective, Communicator, DType, Element, Error, Joining, Rank, ReduceOp, Result, registry,
@@ -14,8 +15,7 @@ use allfold_kernels::for_dtype;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// A listening socket, whose address a rank sends to the others before they join.
@@ -35,7 +35,7 @@ impl Endpoint {
     /// The address with its port.
     #[getter]
     fn address(&self) -> PyResult<String> {
-        let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener = lock(&self.0);
         let listener =
             listener.as_ref().ok_or_else(|| PyValueError::new_err("this endpoint was used to join"))?;
         Ok(listener.local_addr()?.to_string())
@@ -141,7 +141,7 @@ impl NativeCommunicator {
         let addresses =
             addresses.iter().map(|text| text.parse::<SocketAddr>()).collect::<std::result::Result<_, _>>();
         let addresses = addresses.map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let listener = endpoint.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = lock(&endpoint.0).take();
         let listener = listener.ok_or_else(|| PyValueError::new_err("this endpoint was used to join"))?;
         let mut deadlines = joining.deadlines;
         deadlines.operation = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
@@ -228,42 +228,18 @@ impl NativeCommunicator {
 
     /// The number of operations so far, which is the number of the next one in errors.
     fn operations(&self, py: Python<'_>) -> PyResult<u64> {
-        let count = AtomicU64::new(0);
-        guarded(py, || {
-            self.engine.run(None, |communicator| {
-                count.store(communicator.operations(), Ordering::Relaxed);
-                Ok(())
-            })
-        })?;
-        Ok(count.into_inner())
+        guarded(py, || self.engine.run(None, |communicator| Ok(communicator.operations())))
     }
 
     /// This rank's tagged messages.
     fn messages(&self, py: Python<'_>) -> PyResult<NativeMessages> {
-        let found = Mutex::new(None);
-        guarded(py, || {
-            self.engine.run(None, |communicator| {
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(communicator.messages()?);
-                Ok(())
-            })
-        })?;
-        let messages = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-        messages
-            .map(NativeMessages::new)
-            .ok_or_else(|| PyValueError::new_err("this communicator has no messages"))
+        guarded(py, || self.engine.run(None, Communicator::messages)).map(NativeMessages::new)
     }
 
     /// Registered memory: bytes that the other ranks of one host read and write in place.
     fn register(&self, py: Python<'_>, bytes: usize) -> PyResult<Registered> {
-        let made = Mutex::new(None);
-        guarded(py, || {
-            self.engine.run(None, |communicator| {
-                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(communicator.buffer::<u8>(bytes));
-                Ok(())
-            })
-        })?;
-        let buffer = made.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes));
+        let buffer = |communicator: &Communicator| Ok(communicator.buffer::<u8>(bytes));
+        let mut buffer = guarded(py, || self.engine.run(None, buffer))?;
         Ok(Registered { address: buffer.as_mut_ptr() as usize, bytes, _buffer: Mutex::new(buffer) })
     }
 

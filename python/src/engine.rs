@@ -11,6 +11,7 @@
 //! A signal to the program ends a wait for other operations of the communicator, as it ends the operations themselves.
 
 use crate::work::Outcome;
+use allfold_base::lock;
 use allfold_collectives::{AbortHandle, Collective, Communicator, Error, Rank, Result, interruption};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,10 +65,6 @@ struct Queue {
     free: usize,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Engine {
     pub fn new(communicator: Communicator) -> Engine {
         let (abort, rank) = (communicator.abort_handle(), communicator.rank());
@@ -90,11 +87,11 @@ impl Engine {
     ///
     /// # Errors
     /// A forked process, a closed communicator, or the operation's error.
-    pub fn run(
+    pub fn run<R>(
         &self,
         mark: Option<Mark>,
-        operation: impl FnOnce(&Communicator) -> Result<()> + Send,
-    ) -> Result<()> {
+        operation: impl FnOnce(&Communicator) -> Result<R> + Send,
+    ) -> Result<R> {
         self.is_own_process()?;
         let communicator = self.take()?;
         let result = match communicator.as_ref() {
@@ -103,7 +100,7 @@ impl Engine {
         };
         drop(communicator);
         // Another thread may be waiting for the communicator.
-        drop(locked(&self.shared.queue));
+        drop(lock(&self.shared.queue));
         self.shared.changed.notify_all();
         result
     }
@@ -111,7 +108,7 @@ impl Engine {
     /// The communicator, once nothing is outstanding and no other thread uses it.
     fn take(&self) -> Result<MutexGuard<'_, Option<Communicator>>> {
         loop {
-            let queue = locked(&self.shared.queue);
+            let queue = lock(&self.shared.queue);
             if self.shared.outstanding.load(Ordering::Acquire) == 0 {
                 match self.shared.communicator.try_lock() {
                     Ok(communicator) => return Ok(communicator),
@@ -130,7 +127,7 @@ impl Engine {
 
     /// The program's number of the call that was this operation of the communicator.
     pub fn called(&self, operation: u64) -> Option<u64> {
-        let calls = locked(&self.shared.calls);
+        let calls = lock(&self.shared.calls);
         calls.iter().rev().find(|(number, _)| *number == operation).map(|(_, call)| *call)
     }
 
@@ -145,7 +142,7 @@ impl Engine {
     ) -> Result<Arc<Outcome>> {
         self.is_own_process()?;
         let outcome = Arc::new(Outcome::default());
-        let mut queue = locked(&self.shared.queue);
+        let mut queue = lock(&self.shared.queue);
         if queue.closed {
             return Err(closed());
         }
@@ -180,7 +177,7 @@ impl Engine {
         if self.is_own_process().is_err() {
             return;
         }
-        locked(&self.shared.queue).closed = true;
+        lock(&self.shared.queue).closed = true;
         self.shared.changed.notify_all();
         let busy = match self.shared.communicator.try_lock() {
             Ok(_) => self.shared.outstanding.load(Ordering::Acquire) > 0,
@@ -189,10 +186,10 @@ impl Engine {
         if busy {
             self.abort.abort("it ended without waiting for its operations");
         }
-        let queue = locked(&self.shared.queue);
+        let queue = lock(&self.shared.queue);
         let outstanding = |_: &mut Queue| self.shared.outstanding.load(Ordering::Acquire) > 0;
         drop(self.shared.changed.wait_while(queue, outstanding).unwrap_or_else(PoisonError::into_inner));
-        let communicator = locked(&self.shared.communicator).take();
+        let communicator = lock(&self.shared.communicator).take();
         drop(communicator);
     }
 }
@@ -223,18 +220,18 @@ impl Shared {
     }
 
     /// Runs an operation under its deadline, and remembers the number of its call.
-    fn marked(
+    fn marked<R>(
         &self,
         communicator: &Communicator,
         mark: Option<Mark>,
-        operation: impl FnOnce(&Communicator) -> Result<()>,
-    ) -> Result<()> {
+        operation: impl FnOnce(&Communicator) -> Result<R>,
+    ) -> Result<R> {
         let Some(Mark { call, limit }) = mark else { return operation(communicator) };
         communicator.set_deadline(limit)?;
         let number = communicator.operations();
         // The number is stored before the operation runs, since another thread may get the operation's error first.
         {
-            let mut calls = locked(&self.calls);
+            let mut calls = lock(&self.calls);
             if calls.len() == KNOWN {
                 calls.pop_front();
             }
@@ -243,7 +240,7 @@ impl Shared {
         let result = operation(communicator);
         // An operation whose arguments were refused has no number.
         if communicator.operations() == number {
-            locked(&self.calls).pop_back();
+            lock(&self.calls).pop_back();
         }
         result
     }
@@ -253,17 +250,17 @@ impl Shared {
         loop {
             let idle = |queue: &mut Queue| queue.serving || queue.jobs.is_empty() && !queue.closed;
             let mut queue =
-                self.changed.wait_while(locked(&self.queue), idle).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_while(lock(&self.queue), idle).unwrap_or_else(PoisonError::into_inner);
             queue.free -= 1;
             let Some((operation, outcome)) = queue.jobs.pop_front() else { return };
             queue.serving = true;
             drop(queue);
-            let result = match &*locked(&self.communicator) {
+            let result = match &*lock(&self.communicator) {
                 Some(communicator) => operation(communicator),
                 None => Err(closed()),
             };
             let left = {
-                let mut queue = locked(&self.queue);
+                let mut queue = lock(&self.queue);
                 queue.serving = false;
                 queue.free += 1;
                 self.outstanding.fetch_sub(1, Ordering::AcqRel) - 1
@@ -272,7 +269,7 @@ impl Shared {
                 self.changed.notify_all();
             }
             if let Some(callbacks) = outcome.done(result) {
-                let mut queue = locked(&self.queue);
+                let mut queue = lock(&self.queue);
                 queue.free -= 1;
                 if !queue.jobs.is_empty() {
                     self.staff(&mut queue);
@@ -280,7 +277,7 @@ impl Shared {
                 drop(queue);
                 self.changed.notify_all();
                 callbacks.call();
-                locked(&self.queue).free += 1;
+                lock(&self.queue).free += 1;
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::engine::own_process;
 use crate::errors::raised;
 use crate::interrupt::guarded;
 use crate::memory::{Place, Span};
+use allfold_base::lock;
 use allfold_collectives::tcp::{Messages, Receive, TaggedMessage};
 use allfold_collectives::{Element, Error, Rank};
 use allfold_kernels::for_dtype;
@@ -97,7 +98,7 @@ impl PostedReceive {
     /// Whether the message has arrived.
     fn is_ready(&self) -> PyResult<bool> {
         own_process(self.process).map_err(raised)?;
-        let receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner);
+        let receive = lock(&self.receive);
         Ok(receive.as_ref().is_none_or(Receive::is_ready))
     }
 
@@ -127,7 +128,7 @@ impl PostedReceive {
 impl PostedReceive {
     fn take(&self, py: Python<'_>, timeout: f64) -> PyResult<TaggedMessage> {
         own_process(self.process).map_err(raised)?;
-        let receive = self.receive.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let receive = lock(&self.receive).take();
         let receive =
             receive.ok_or_else(|| raised(Error::Argument("this receive was waited for before".into())))?;
         let limit = Duration::try_from_secs_f64(timeout.max(0.0)).unwrap_or(Duration::MAX);

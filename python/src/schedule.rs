@@ -1,12 +1,13 @@
 //! Algorithms whose steps a Python function returns.
 
+use allfold_base::lock;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
 use allfold_collectives::{Collective, Rank, registry as names};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The most steps that are kept of the schedules of one Python function.
 const STEPS: u64 = 20_000_000;
@@ -14,13 +15,9 @@ const STEPS: u64 = 20_000_000;
 /// The exception that a Python function raised when a command requested its steps.
 static FAILED: Mutex<Option<PyErr>> = Mutex::new(None);
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Takes the exception that a Python function raised, if any did.
 pub fn failed_step() -> Option<PyErr> {
-    locked(&FAILED).take()
+    lock(&FAILED).take()
 }
 
 /// The steps of all ranks in all rounds.
@@ -58,13 +55,13 @@ struct Source {
 impl Source {
     fn schedule(&self, of: Shape) -> Arc<dyn Schedule> {
         let (ranks, root) = (of.ranks(), if self.rooted { of.root().0 } else { 0 });
-        if let Some(made) = locked(&self.made).get(&(ranks, root)) {
+        if let Some(made) = lock(&self.made).get(&(ranks, root)) {
             return made.clone();
         }
         // Not under the lock: a thread that holds the interpreter may wait for the lock meanwhile.
         match Python::attach(|py| self.tabulate(py, ranks, root)) {
             Ok(steps) => {
-                let (steps, mut made) = (Arc::new(steps), locked(&self.made));
+                let (steps, mut made) = (Arc::new(steps), lock(&self.made));
                 let kept: usize = made.values().map(|steps| steps.steps.len()).sum();
                 if (kept + steps.steps.len()) as u64 > STEPS {
                     made.clear();
@@ -73,7 +70,7 @@ impl Source {
                 steps
             }
             Err(error) => {
-                locked(&FAILED).get_or_insert(error);
+                lock(&FAILED).get_or_insert(error);
                 Arc::new(Steps { ranks, chunks: ranks, rounds: 0, steps: Vec::new() })
             }
         }

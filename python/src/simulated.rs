@@ -5,6 +5,7 @@
 use crate::communicator::Named;
 use crate::errors::raised;
 use crate::memory::Place;
+use allfold_base::lock;
 use allfold_collectives::{Buffer, Collective, Communicator, Element, Error, Rank, Result, Work, World};
 use allfold_experiments::predict::trace;
 use allfold_kernels::for_dtype;
@@ -12,7 +13,7 @@ use allfold_sim::{Device, DeviceWork, Topology};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// One activity of a rank: rank, stream, name, start and end in picoseconds, bytes sent.
 type Activity = (u32, u32, String, u64, u64, u64);
@@ -131,17 +132,20 @@ impl SimulatedCommunicator {
         SimulatedCommunicator { communicator: Mutex::new(Some(communicator)), rank, size }
     }
 
+    fn with<R>(&self, run: impl FnOnce(&Communicator) -> Result<R>) -> Result<R> {
+        match &*lock(&self.communicator) {
+            Some(communicator) => run(communicator),
+            None => Err(Error::Argument("this rank has returned: its communicator is closed".into())),
+        }
+    }
+
+    /// As [`SimulatedCommunicator::with`], without holding the interpreter.
     fn on<R: Send>(
         &self,
         py: Python<'_>,
         run: impl FnOnce(&Communicator) -> Result<R> + Send,
     ) -> PyResult<R> {
-        let shared = &self.communicator;
-        let result = py.detach(|| match &*shared.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(communicator) => run(communicator),
-            None => Err(Error::Argument("this rank has returned: its communicator is closed".into())),
-        });
-        result.map_err(raised)
+        py.detach(|| self.with(run)).map_err(raised)
     }
 }
 
@@ -172,12 +176,9 @@ impl SimulatedCommunicator {
         root: u32,
     ) -> PyResult<Option<SimulatedWork>> {
         let named = Named::read(collective, op, root)?;
-        let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
-        let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        let work =
-            for_dtype!(output.span.dtype, issue(communicator, named, &input, &output)).map_err(raised)?;
-        drop(shared);
-        match work {
+        let issued =
+            |communicator: &_| for_dtype!(output.span.dtype, issue(communicator, named, &input, &output));
+        match self.with(issued).map_err(raised)? {
             Some(work) => Ok(Some(SimulatedWork::new(work, output))),
             None => self.on(py, |communicator| named.run(communicator, &input, &output)).map(|()| None),
         }
@@ -185,16 +186,15 @@ impl SimulatedCommunicator {
 
     /// Sends the elements at an address, which are copied; returns before they have arrived.
     fn send(&self, to: u32, place: Place) -> PyResult<SimulatedWork> {
-        let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
-        let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        for_dtype!(place.span.dtype, send(communicator, Rank(to), &place)).map_err(raised)
+        let issued = |communicator: &_| for_dtype!(place.span.dtype, send(communicator, Rank(to), &place));
+        self.with(issued).map_err(raised)
     }
 
     /// Receives as many elements as `place` has; [`SimulatedWork::wait`] takes their destination.
     fn receive(&self, from: u32, place: Place) -> PyResult<SimulatedWork> {
-        let shared = self.communicator.lock().unwrap_or_else(PoisonError::into_inner);
-        let communicator = shared.as_ref().ok_or_else(|| PyValueError::new_err("this rank has returned"))?;
-        for_dtype!(place.span.dtype, receive(communicator, Rank(from), &place)).map_err(raised)
+        let issued =
+            |communicator: &_| for_dtype!(place.span.dtype, receive(communicator, Rank(from), &place));
+        self.with(issued).map_err(raised)
     }
 
     /// Charges kernels to the rank's clock, one after the other: the operations and the bytes of memory of each.
@@ -228,7 +228,7 @@ impl SimulatedCommunicator {
 
     /// Leaves the group; a rank that failed (`well` is false) aborts the group.
     fn close(&self, py: Python<'_>, well: bool) {
-        let taken = self.communicator.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = lock(&self.communicator).take();
         py.detach(|| {
             if let Some(communicator) = taken {
                 if !well {
@@ -322,13 +322,13 @@ unsafe impl<T> Send for OnRanksThread<T> {}
 impl SimulatedWork {
     /// Whether the operation is done; if it is not, the rank's clock advances to its next event.
     fn is_done(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).0.is_done())
+        py.detach(|| lock(&self.0).0.is_done())
     }
 
     /// Waits until the operation is done, and writes the result to `into`, or else to the address given when it was issued.
     #[pyo3(signature = (into=None))]
     fn wait(&self, py: Python<'_>, into: Option<Place>) -> PyResult<()> {
         let into = into.as_ref().unwrap_or(&self.1);
-        py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).0.wait(into)).map_err(raised)
+        py.detach(|| lock(&self.0).0.wait(into)).map_err(raised)
     }
 }

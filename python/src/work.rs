@@ -1,6 +1,7 @@
 //! An operation that was issued and need not be done yet.
 
 use crate::errors::{late, raised};
+use allfold_base::lock;
 use allfold_collectives::Result;
 use pyo3::prelude::*;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,7 +26,7 @@ struct State {
 
 impl Outcome {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Sets the result of the operation and ends all waits for it. Returns its callbacks, if there are any.
