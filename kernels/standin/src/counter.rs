@@ -4,7 +4,7 @@
 //! Every operand of a launch counts once, as if caches were perfect, and twice if the kernel reads and writes it. Device memory has
 //! addresses only, and reads as zeros.
 
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Error, Launch, MemoryAccess, Result};
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -25,7 +25,6 @@
 pub mod abi;
 mod counter;
 mod libraries;
-mod lock;
 mod shim;
 
 pub use counter::{Counter, Traffic};

@@ -3,7 +3,7 @@
 use super::entry::entries;
 use super::foreign::{Kind, Table, give};
 use super::world::here;
-use crate::lock::lock;
+use allfold_base::lock;
 use cudarc::cublaslt::sys::cublasStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;

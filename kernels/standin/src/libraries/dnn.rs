@@ -4,7 +4,7 @@ use super::entry::{Entry, entries};
 use super::foreign::{Kind, Table, give};
 use super::options::Convolutions;
 use super::world::here;
-use crate::lock::lock;
+use allfold_base::lock;
 use cudarc::cudnn::sys::cudnnStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;

@@ -2,7 +2,7 @@
 
 use super::task::Task;
 use super::world::here;
-use crate::lock::lock;
+use allfold_base::lock;
 use cudarc::driver::sys::CUresult;
 use half::{bf16, f16};
 use std::collections::BTreeMap;

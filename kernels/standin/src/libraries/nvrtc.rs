@@ -2,7 +2,7 @@
 
 use super::entry::entries;
 use super::options::Nvrtc;
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::HEADERS;
 use cudarc::nvrtc::sys::nvrtcResult as Code;
 use std::collections::BTreeMap;

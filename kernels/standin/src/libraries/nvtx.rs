@@ -2,7 +2,7 @@
 
 use super::entry::entries;
 use super::library;
-use crate::lock::lock;
+use allfold_base::lock;
 use cudarc::driver::sys::CUresult as Code;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

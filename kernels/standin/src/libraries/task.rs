@@ -1,7 +1,7 @@
 //! The tasks of streams.
 
-use crate::lock::lock;
 use crate::shim::Poll;
+use allfold_base::lock;
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,8 +3,8 @@
 use super::range;
 use super::task::{Gate, Kernel, Task};
 use super::world::{World, here};
-use crate::lock::lock;
 use crate::shim::{self, Foreign, Poll, Progress};
+use allfold_base::lock;
 use allfold_cuda::Error;
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_void;

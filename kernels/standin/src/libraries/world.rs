@@ -4,7 +4,7 @@ use super::capture::{Capture, Clock};
 use super::options::StandinOptions;
 use super::range;
 use super::task::{Task, Ticket};
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::{Error, Result};
 use cudarc::driver::sys::CUresult as Code;
 use std::cell::Cell;

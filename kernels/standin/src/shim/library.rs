@@ -1,7 +1,7 @@
 //! The kernels' own source as a library for this CPU: compiled once per version of the sources, and never unloaded.
 
 use super::options::FiberOrder;
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::{Error, Family, HEADERS, Result};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};

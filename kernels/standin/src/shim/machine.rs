@@ -6,7 +6,7 @@ use super::memory::Blocks;
 use super::options::{FiberOrder, ShimOptions};
 use super::streams::Streams;
 use super::work::{Runner, Work};
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Error, Launch, Result};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 use super::library::{loaded, run_kernel};
 use super::options::FiberOrder;
 use super::work::LAUNCHED;
-use crate::lock::lock;
+use allfold_base::lock;
 use std::ffi::{CStr, c_void};
 
 /// The names of all kernels of the shim.

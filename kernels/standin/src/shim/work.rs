@@ -4,7 +4,7 @@ use super::foreign::Foreign;
 use super::library;
 use super::memory::Blocks;
 use super::options::FiberOrder;
-use crate::lock::lock;
+use allfold_base::lock;
 use allfold_cuda::THREADS;
 use allfold_cuda::{Error, Launch, MemoryAccess, Result};
 use std::collections::BTreeSet;
