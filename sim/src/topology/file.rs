@@ -93,15 +93,6 @@ struct CostsText {
     whole_nanos: Option<bool>,
 }
 
-/// Keys of earlier versions, which contained their units, and the current way to write each.
-const WITH_UNITS: [(&str, &str); 5] = [
-    ("bandwidth_gbps", "bandwidth = \"25 GB/s\""),
-    ("latency_us", "latency = \"2.7 us\""),
-    ("overhead_us", "overhead = \"0.5 us\""),
-    ("launch_us", "launch = \"5 us\""),
-    ("memory_gbps", "memory = \"2000 GB/s\""),
-];
-
 /// The greatest length of a file in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -325,7 +316,7 @@ fn is_range(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_digit() || matches!(c, '-' | ',' | '.' | ':' | ' '))
 }
 
-/// Keys that other programs or earlier versions have, and the current way to write each.
+/// Keys that other programs have, and what to write instead of each.
 const OTHERS: [(&str, &str); 5] = [
     ("nodes", "there are as many nodes as the ranks need: leave `nodes` out, or write `ranks`"),
     ("nic_count", "did you mean `nics`?"),
@@ -346,9 +337,6 @@ fn said(message: &str, text: &str) -> String {
     let (Some((key, known)), true) = (quoted.split_first(), message.starts_with("unknown field")) else {
         return expected(message);
     };
-    if let Some((old, new)) = WITH_UNITS.iter().find(|(old, _)| old == key) {
-        return format!("`{old}` is a key of earlier versions; write {new}, with its unit");
-    }
     let other = OTHERS
         .iter()
         .find(|(other, _)| other == key && known.contains(&"nics"))

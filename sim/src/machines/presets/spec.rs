@@ -129,12 +129,6 @@ impl Spec {
                     if key == "nic-bandwidth" { &mut self.nic_bandwidth } else { &mut self.nvlink_bandwidth };
                 *of = Some(read);
             }
-            "gbits" => {
-                let now = format!("write nic-bandwidth={value}Gb/s");
-                return Err(Error::Topology(format!(
-                    "gbits={value} is an option of earlier versions; {now}"
-                )));
-            }
             "fat-tree" => {
                 let ratio = value.strip_suffix(":1").unwrap_or(value).parse().ok();
                 let ratio = ratio.filter(|ratio| (0.01..=1000.0).contains(ratio));

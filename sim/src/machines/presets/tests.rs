@@ -203,7 +203,6 @@ fn what_is_wrong_is_said() {
         ("dgx-a100,nic-bandwidth=400", "write \"400 GB/s\" (3200 Gb/s) or \"400 Gb/s\" (50 GB/s)"),
         ("dgx-a100,nvlink-bandwidth=300", "nvlink-bandwidth=300: `300` has no unit"),
         ("pcie8,nvlink-bandwidth=300GB/s", "pcie8 has no NVLink; leave nvlink-bandwidth out"),
-        ("dgx-a100,gbits=400", "write nic-bandwidth=400Gb/s"),
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
         ("dgx-a100,rails=maybe", "rails=on or rails=off"),
         ("dgx-a100,devices=9", "has 8 devices a node, not 9"),

@@ -115,15 +115,6 @@ fn a_number_without_a_unit_is_refused_with_both_readings() {
 }
 
 #[test]
-fn keys_that_held_their_units_are_answered_with_what_is_written_now() {
-    for (old, new) in WITH_UNITS {
-        let section = if old.starts_with("band") || old.starts_with("lat") { "device" } else { "costs" };
-        let said = error(&format!("kind = \"switch\"\n[{section}]\n{old} = 2.0\n"));
-        assert!(said.starts_with("t.toml:3:1: ") && said.contains(&format!("write {new}")), "{said}");
-    }
-}
-
-#[test]
 fn the_files_that_the_documents_show_are_read() {
     let page = include_str!("../../../../docs/TOPOLOGY.md");
     let files: Vec<&str> =
