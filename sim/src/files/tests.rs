@@ -283,7 +283,7 @@ fn what_is_wrong_with_an_xml_is_said_with_its_place() {
         (" busid=\"0:1\"", "", "t.xml:3:5: <pci> has no `busid`"),
         ("count=\"12\"", "count=\"4294967295\"", "<nvlink> has count=\"4294967295\"; expected 1 to 1024"),
         ("</pci>", "</cpi>", "t.xml:5:"),
-        ("</system>", "", "is never closed"),
+        ("</system>", "", "never closed"),
         ("<cpu", "<gpu", "t.xml:2:3: <gpu> in <system>; expected <cpu>"),
         ("0x030200\" link", "0x060400\" link", ""),
     ] {
@@ -294,7 +294,7 @@ fn what_is_wrong_with_an_xml_is_said_with_its_place() {
             Ok(read) => assert!(said.is_empty(), "{to} was read as {read:?}"),
         }
     }
-    let deep = format!("<system version=\"1\">{}", "<cpu>".repeat(100));
+    let deep = format!("<system version=\"1\">{}{}</system>", "<cpu>".repeat(100), "</cpu>".repeat(100));
     let error = NcclTopology::read("t.xml", &deep, None).unwrap_err().to_string();
     assert!(error.contains("nested more than 64 deep"), "{error}");
     let none =

@@ -1,8 +1,7 @@
 //! A parser that turns a small XML text into a tree, with the position of every element.
 
 use crate::{Error, Result};
-use quick_xml::Reader;
-use quick_xml::events::{BytesStart, Event};
+use roxmltree::{Document, Node};
 
 /// The deepest nesting of elements that is accepted; a deeper file is an attack, not a machine.
 const DEEPEST: usize = 64;
@@ -35,57 +34,27 @@ impl<'a> Source<'a> {
 
     /// Parses the text, which must have one root element, called `root`.
     pub fn parse(self, root: &str) -> Result<Element> {
-        let mut reader = Reader::from_str(self.text);
-        let mut open: Vec<Element> = Vec::new();
-        let mut done: Option<Element> = None;
-        loop {
-            let at = usize::try_from(reader.buffer_position()).unwrap_or(0);
-            let event = reader.read_event().map_err(|error| {
-                let at = usize::try_from(reader.error_position()).unwrap_or(at);
-                self.wrong(at, format!("no XML: {error}"))
-            })?;
-            let closed = match event {
-                Event::Eof => break,
-                Event::Start(start) => {
-                    if open.len() >= DEEPEST {
-                        return Err(self.wrong(at, format!("elements are nested more than {DEEPEST} deep")));
-                    }
-                    open.push(self.element(&start, at)?);
-                    None
-                }
-                Event::Empty(start) => Some(self.element(&start, at)?),
-                Event::End(_) => open.pop(),
-                Event::Text(text) if open.is_empty() && !text.trim().is_empty() => {
-                    return Err(self.wrong(at, format!("text outside of <{root}>; expected an XML file")));
-                }
-                _ => None,
-            };
-            let Some(closed) = closed else { continue };
-            match open.last_mut() {
-                Some(parent) => parent.children.push(closed),
-                None if done.is_some() => {
-                    return Err(self.wrong(closed.at, format!("a second <{}>", closed.name)));
-                }
-                None => done = Some(closed),
-            }
-        }
-        if let Some(left) = open.last() {
-            return Err(self.wrong(left.at, format!("<{}> is never closed", left.name)));
-        }
-        match done {
-            Some(element) if element.name == root => Ok(element),
-            Some(element) => Err(self.wrong(element.at, format!("<{}>; expected <{root}>", element.name))),
-            None => Err(self.wrong(0, format!("no element; expected <{root}>"))),
+        let document = Document::parse(self.text).map_err(|error| {
+            let (line, column) = (error.pos().row as usize, error.pos().col as usize);
+            Error::Parse { path: self.path.into(), line, column, what: format!("no XML: {error}") }
+        })?;
+        let element = self.element(document.root_element(), 0)?;
+        match element.name == root {
+            true => Ok(element),
+            false => Err(self.wrong(element.at, format!("<{}>; expected <{root}>", element.name))),
         }
     }
 
-    fn element(self, start: &BytesStart<'_>, at: usize) -> Result<Element> {
-        let mut attributes = Vec::new();
-        for attribute in start.attributes() {
-            let attribute = attribute.map_err(|error| self.wrong(at, format!("attributes: {error}")))?;
-            attributes.push((attribute.key.as_ref().to_string(), attribute.value.to_string()));
+    /// An element inside of `depth` others.
+    fn element(self, node: Node<'_, '_>, depth: usize) -> Result<Element> {
+        let at = node.range().start;
+        if depth >= DEEPEST {
+            return Err(self.wrong(at, format!("elements are nested more than {DEEPEST} deep")));
         }
-        Ok(Element { name: start.name().as_ref().to_string(), attributes, children: Vec::new(), at })
+        let children = node.children().filter(Node::is_element).map(|child| self.element(child, depth + 1));
+        let attributes = node.attributes().map(|one| (one.name().to_string(), one.value().to_string()));
+        let name = node.tag_name().name().to_string();
+        Ok(Element { name, attributes: attributes.collect(), children: children.collect::<Result<_>>()?, at })
     }
 
     /// A number that an element must have, within the given limits.

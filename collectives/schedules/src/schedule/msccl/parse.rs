@@ -2,8 +2,7 @@
 
 use crate::Collective;
 use crate::schedule::ScheduleTableError;
-use quick_xml::Reader;
-use quick_xml::events::{BytesStart, Event};
+use roxmltree::{Document, Node};
 use std::collections::BTreeMap;
 
 /// The greatest number of chunks; more chunks are a mistake in the text.
@@ -46,18 +45,19 @@ pub(super) struct Instruction {
     pub line: usize,
 }
 
-/// The kind of a step: `r`eceive, `c`opy, `r`educe, `s`end, in the order of the letters.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    S,
-    R,
-    Rcs,
-    Rrs,
-    Rrc,
-    Rrcs,
-    Cpy,
-    Re,
-    Nop,
+allfold_base::named! {
+    /// The kind of a step: `r`eceive, `c`opy, `r`educe, `s`end, in the order of the letters.
+    pub(super) enum Kind {
+        S = "s",
+        R = "r",
+        Rcs = "rcs",
+        Rrs = "rrs",
+        Rrc = "rrc",
+        Rrcs = "rrcs",
+        Cpy = "cpy",
+        Re = "re",
+        Nop = "nop",
+    }
 }
 
 /// A chunk in one of the three buffers: input, output, scratch.
@@ -88,73 +88,30 @@ fn within(gpus: &[Gpu], chunks: u32) -> Result<(), ScheduleTableError> {
 
 /// Parses the XML text of an algorithm.
 pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
-    let mut reader = Reader::from_str(text);
-    let (mut algo, mut gpus) = (None, BTreeMap::<u32, Gpu>::new());
-    let (mut gpu, mut block) = (None, None);
-    loop {
-        let event = reader.read_event();
-        let at = usize::try_from(reader.buffer_position()).unwrap_or(0).min(text.len());
-        let line = 1 + text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-        let fail = |what: String| Err(ScheduleTableError { line, what });
-        let element = match event {
-            Err(error) => return fail(error.to_string()),
-            Ok(Event::Eof) => break,
-            Ok(Event::Start(element) | Event::Empty(element)) => element,
-            Ok(_) => continue,
-        };
-        let element = Element { element: &element, line };
-        match element.element.name().as_ref() {
-            "algo" => algo = Some((element.collective()?, element.number("ngpus")?, line)),
-            "gpu" => {
-                let id = element.number("id")?;
-                let numbers = ["i_chunks", "o_chunks", "s_chunks"].map(|name| element.number(name));
-                let [inputs, outputs, scratch] = numbers;
-                let new =
-                    Gpu { inputs: inputs?, outputs: outputs?, scratch: scratch?, blocks: BTreeMap::new() };
-                if gpus.insert(id, new).is_some() {
-                    return fail(format!("gpu {id} is listed twice"));
-                }
-                (gpu, block) = (Some(id), None);
-            }
-            "tb" => {
-                let Some(gpu) = gpu.and_then(|id| gpus.get_mut(&id)) else {
-                    return fail("a `tb` must be inside a `gpu`".into());
-                };
-                let id = element.number("id")?;
-                let (send, recv) = (element.option("send")?, element.option("recv")?);
-                let channel = element.number("chan")?;
-                gpu.blocks.insert(id, Block { send, recv, channel, steps: Vec::new() });
-                block = Some(id);
-            }
-            "step" => {
-                let gpu = gpu.and_then(|id| gpus.get_mut(&id));
-                let Some(block) = gpu.zip(block).and_then(|(gpu, id)| gpu.blocks.get_mut(&id)) else {
-                    return fail("a `step` must be inside a `tb`".into());
-                };
-                if element.number("s")? as usize != block.steps.len() {
-                    return fail(format!("expected step {} here", block.steps.len()));
-                }
-                block.steps.push(element.instruction()?);
-            }
-            other => {
-                return fail(format!("<{}> is unknown; expected algo, gpu, tb or step", other));
-            }
+    let document = Document::parse(text)
+        .map_err(|error| ScheduleTableError { line: error.pos().row as usize, what: error.to_string() })?;
+    let algo = Element(document.root_element());
+    if algo.name() != "algo" {
+        return algo.fail(format!("<{}>; expected <algo>", algo.name()));
+    }
+    let (collective, ranks) = (algo.collective()?, algo.number("ngpus")?);
+    let mut gpus = BTreeMap::<u32, Gpu>::new();
+    for element in algo.children("gpu")? {
+        let id = element.number("id")?;
+        if gpus.insert(id, element.gpu()?).is_some() {
+            return element.fail(format!("gpu {id} is listed twice"));
         }
     }
-    let Some((collective, ranks, line)) = algo else {
-        return Err(ScheduleTableError { line: 1, what: "there is no `algo`".into() });
-    };
     let gpus: Vec<Gpu> =
         gpus.into_iter().enumerate().filter(|(at, (id, _))| *at == *id as usize).map(|g| g.1.1).collect();
     if gpus.len() != ranks as usize || gpus.is_empty() {
-        let what = format!("ngpus is {ranks}, but gpus 0 to {} are listed", gpus.len());
-        return Err(ScheduleTableError { line, what });
+        return algo.fail(format!("ngpus is {ranks}, but gpus 0 to {} are listed", gpus.len()));
     }
     let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
     let scratch = gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0);
     if chunks == 0 || chunks.max(scratch) > MOST {
-        let what = format!("{chunks} chunks and {scratch} of scratch; expected 1 to {MOST} and 0 to {MOST}");
-        return Err(ScheduleTableError { line, what });
+        return algo
+            .fail(format!("{chunks} chunks and {scratch} of scratch; expected 1 to {MOST} and 0 to {MOST}"));
     }
     within(&gpus, chunks)?;
     Ok(Algo { collective, chunks, gpus })
@@ -172,35 +129,68 @@ impl Instruction {
     }
 }
 
-struct Element<'a> {
-    element: &'a BytesStart<'a>,
-    line: usize,
-}
+#[derive(Clone, Copy)]
+struct Element<'a>(Node<'a, 'a>);
 
-impl Element<'_> {
-    fn fail<T>(&self, what: String) -> Result<T, ScheduleTableError> {
-        Err(ScheduleTableError { line: self.line, what })
+impl<'a> Element<'a> {
+    fn name(self) -> &'a str {
+        self.0.tag_name().name()
     }
 
-    fn text(&self, name: &str) -> Result<String, ScheduleTableError> {
-        match self.element.try_get_attribute(name) {
-            Ok(Some(attribute)) => Ok(attribute.value.into_owned()),
-            Ok(None) => self.fail(format!("the attribute `{name}` is missing")),
-            Err(error) => self.fail(error.to_string()),
+    fn line(self) -> usize {
+        self.0.document().text_pos_at(self.0.range().start).row as usize
+    }
+
+    fn fail<T>(self, what: String) -> Result<T, ScheduleTableError> {
+        Err(ScheduleTableError { line: self.line(), what })
+    }
+
+    /// The elements inside, all of which must have this name.
+    fn children(self, name: &str) -> Result<Vec<Element<'a>>, ScheduleTableError> {
+        let elements = self.0.children().filter(Node::is_element).map(Element);
+        let named = elements.map(|child| match child.name() {
+            found if found == name => Ok(child),
+            other => child.fail(format!("<{other}> in <{}>; expected <{name}>", self.name())),
+        });
+        named.collect()
+    }
+
+    fn gpu(self) -> Result<Gpu, ScheduleTableError> {
+        let [inputs, outputs, scratch] = ["i_chunks", "o_chunks", "s_chunks"].map(|name| self.number(name));
+        let mut blocks = BTreeMap::new();
+        for element in self.children("tb")? {
+            blocks.insert(element.number("id")?, element.block()?);
         }
+        Ok(Gpu { inputs: inputs?, outputs: outputs?, scratch: scratch?, blocks })
     }
 
-    fn number(&self, name: &str) -> Result<u32, ScheduleTableError> {
+    fn block(self) -> Result<Block, ScheduleTableError> {
+        let (send, recv) = (self.option("send")?, self.option("recv")?);
+        let (channel, mut steps) = (self.number("chan")?, Vec::new());
+        for element in self.children("step")? {
+            if element.number("s")? as usize != steps.len() {
+                return element.fail(format!("expected step {} here", steps.len()));
+            }
+            steps.push(element.instruction()?);
+        }
+        Ok(Block { send, recv, channel, steps })
+    }
+
+    fn text(self, name: &str) -> Result<&'a str, ScheduleTableError> {
+        self.0.attribute(name).map_or_else(|| self.fail(format!("the attribute `{name}` is missing")), Ok)
+    }
+
+    fn number(self, name: &str) -> Result<u32, ScheduleTableError> {
         let text = self.text(name)?;
         text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is not a whole number")))
     }
 
     /// A number; `None` for -1.
-    fn option(&self, name: &str) -> Result<Option<u32>, ScheduleTableError> {
+    fn option(self, name: &str) -> Result<Option<u32>, ScheduleTableError> {
         if self.text(name)? == "-1" { Ok(None) } else { self.number(name).map(Some) }
     }
 
-    fn collective(&self) -> Result<Collective, ScheduleTableError> {
+    fn collective(self) -> Result<Collective, ScheduleTableError> {
         let name = self.text("coll")?.replace('_', "");
         if self.text("inplace").is_ok_and(|inplace| inplace == "0") {
             return self.fail("only in-place algorithms can be read: inplace=\"1\"".into());
@@ -209,7 +199,7 @@ impl Element<'_> {
         known.map_or_else(|| self.fail(format!("coll=\"{name}\" is not a collective")), Ok)
     }
 
-    fn address(&self, buffer: &str, offset: &str) -> Result<Address, ScheduleTableError> {
+    fn address(self, buffer: &str, offset: &str) -> Result<Address, ScheduleTableError> {
         let name = self.text(buffer)?;
         let known = ['i', 'o', 's'].into_iter().find(|known| name == known.to_string());
         match (known, self.option(offset)?) {
@@ -218,23 +208,12 @@ impl Element<'_> {
         }
     }
 
-    fn instruction(&self) -> Result<Instruction, ScheduleTableError> {
+    fn instruction(self) -> Result<Instruction, ScheduleTableError> {
         let name = self.text("type")?;
-        let kinds = [
-            ("s", Kind::S),
-            ("r", Kind::R),
-            ("rcs", Kind::Rcs),
-            ("rrs", Kind::Rrs),
-            ("rrc", Kind::Rrc),
-            ("rrcs", Kind::Rrcs),
-            ("cpy", Kind::Cpy),
-            ("re", Kind::Re),
-            ("nop", Kind::Nop),
-        ];
-        let Some((_, kind)) = kinds.into_iter().find(|(known, _)| *known == name) else {
+        let Some(kind) = Kind::ALL.into_iter().find(|known| known.name() == name) else {
             return self.fail(format!(
                 "type=\"{name}\" is unknown; expected one of {}",
-                kinds.map(|kind| kind.0).join(", ")
+                Kind::ALL.map(Kind::name).join(", ")
             ));
         };
         let after = self.option("depid")?.zip(self.option("deps")?);
@@ -243,6 +222,6 @@ impl Element<'_> {
         if kind != Kind::Nop && count == 0 {
             return self.fail("cnt=\"0\"; a step moves 1 chunk or more".into());
         }
-        Ok(Instruction { kind, source, target, count, after, line: self.line })
+        Ok(Instruction { kind, source, target, count, after, line: self.line() })
     }
 }

@@ -88,7 +88,8 @@ proptest::proptest! {
 #[test]
 fn errors_name_the_line() {
     let wrong = |text: &str| ScheduleTable::from_msccl(text).unwrap_err().to_string();
-    assert_eq!(wrong(""), "line 1: there is no `algo`");
+    assert_eq!(wrong(""), "line 1: the document does not have a root node");
+    assert_eq!(wrong("<x/>"), "line 1: <x>; expected <algo>");
     assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is not a collective");
     assert_eq!(wrong("<algo coll=\"allreduce\"/>"), "line 1: the attribute `ngpus` is missing");
     let ring = ring(2);
