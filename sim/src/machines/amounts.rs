@@ -6,26 +6,7 @@
 //! ```
 
 /// Words that may follow a number of NICs.
-const NIC: [&str; 18] = [
-    "nic",
-    "hca",
-    "card",
-    "adapter",
-    "rail",
-    "port",
-    "connectx",
-    "cx-",
-    "bluefield",
-    "efa",
-    "slingshot",
-    "ib",
-    "infiniband",
-    "roce",
-    "hdr",
-    "ndr",
-    "xdr",
-    "pollara",
-];
+const NIC: &str = "nic hca card adapter rail port connectx cx- bluefield efa slingshot ib infiniband roce hdr ndr xdr pollara";
 /// Words for a number of NICs.
 const NUMBERS: [(&str, u32); 8] = [
     ("single", 1),
@@ -37,23 +18,9 @@ const NUMBERS: [(&str, u32); 8] = [
     ("eight", 8),
     ("sixteen", 16),
 ];
-/// Units of speed with their value in Gb/s.
-const UNITS: [(&str, f64); 14] = [
-    ("Gbit/s", 1.0),
-    ("Gbits/s", 1.0),
-    ("Gb/s", 1.0),
-    ("gb/s", 1.0),
-    ("Gbps", 1.0),
-    ("gbps", 1.0),
-    ("GbE", 1.0),
-    ("GigE", 1.0),
-    ("Gb", 1.0),
-    ("G", 1.0),
-    ("Tb/s", 1000.0),
-    ("Tbps", 1000.0),
-    ("GB/s", 8.0),
-    ("GBps", 8.0),
-];
+/// Units of speed, by their value in Gb/s.
+const UNITS: [(&str, f64); 3] =
+    [("Gbit/s Gbits/s Gb/s gb/s Gbps gbps GbE GigE Gb G", 1.0), ("Tb/s Tbps", 1000.0), ("GB/s GBps", 8.0)];
 
 /// The number of NICs that a text gives; `None` if it gives none.
 pub(super) fn count(text: &str) -> Option<u32> {
@@ -72,7 +39,7 @@ pub(super) fn count(text: &str) -> Option<u32> {
                 let after = if next == "x" { words.get(at + 2).copied().unwrap_or_default() } else { next };
                 let speed =
                     (next == "x" || named.is_some()) && after.starts_with(|c: char| c.is_ascii_digit());
-                speed || NIC.iter().any(|name| after.starts_with(name))
+                speed || NIC.split(' ').any(|name| after.starts_with(name))
             }),
         };
         if let Some(count) = said.filter(sensible) {
@@ -108,10 +75,11 @@ fn numbers(text: &str) -> impl Iterator<Item = (f64, f64)> {
         let rest = &text[at..];
         let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
         let unit = rest[end..].trim_start_matches([' ', '-']);
-        let found = UNITS.iter().find(|(name, _)| {
+        let is = |name: &str| {
             unit.strip_prefix(name)
                 .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '/'))
-        });
+        };
+        let found = UNITS.iter().find(|(names, _)| names.split(' ').any(is));
         Some((rest[..end].parse().ok()?, found?.1))
     })
 }

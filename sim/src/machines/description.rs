@@ -3,6 +3,7 @@
 use super::gpu::{Generation, GpuModel, Port};
 use super::inside;
 use super::nic::{self, Nics};
+use super::notes::Notes;
 use super::{own_gpu, part};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
@@ -97,20 +98,20 @@ impl Machine {
         if devices == 0 || nodes == 0 {
             return Err(Error::Topology(format!("{nodes} nodes of {devices} GPUs; give 1 or more of both")));
         }
-        let (mut understood, mut assumed) = (vec![format!("`{name}`: {}", gpu.name)], Vec::new());
-        let nvlink = inside::inside(words.intra_node.as_deref(), gpu, devices, &mut understood, &mut assumed);
+        let mut notes = Notes { understood: vec![format!("`{name}`: {}", gpu.name)], assumed: Vec::new() };
+        let nvlink = inside::inside(words.intra_node.as_deref(), gpu, devices, &mut notes);
 
         // A rack whose GPUs all share one set of NVLink switches is one group.
         let hosts = match words.rack(gpu) {
-            Some(most) => words.hosts(devices, nodes, most, &mut understood, &mut assumed)?,
+            Some(most) => words.hosts(devices, nodes, most, &mut notes)?,
             None => 1,
         };
         if words.rack(gpu).is_none() && gpu.name.starts_with("GB") && gpu.nvlink.is_some() && nodes > 1 {
-            assumed.push("hosts share no NVLink: say NVL72 in `intra_node` where they do".into());
+            notes.assumed.push("hosts share no NVLink: say NVL72 in `intra_node` where they do".into());
         }
         let (rack, nvlink) = (hosts > 1, nvlink || hosts > 1);
         let (single, devices, nodes) = (devices, devices * hosts, nodes / hosts);
-        let nics = words.nics((single, nodes, hosts), gpu, &mut understood, &mut assumed)?;
+        let nics = if nodes == 1 { None } else { Some(words.nics(single, hosts, gpu, &mut notes)?) };
         let (switched, nics_behind_gpu_switch) =
             (rack || words.switched(gpu), !rack && words.nics_behind_gpu_switch(gpu));
         let cpu = words.cpu(gpu);
@@ -118,11 +119,11 @@ impl Machine {
         let said = inside::says_peer(words.intra_node.as_deref());
         let peer = nvlink || said.unwrap_or(!gpu.name.starts_with("RTX"));
         if !peer && devices > 1 && said.is_none() {
-            assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
+            notes.assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
         }
         let port = gpu.nvlink.filter(|_| nvlink && !switched);
         let nvlink_gb_per_s = port.and_then(|port| {
-            inside::among(gpu, port, (devices, words.host_gpus.unwrap_or(devices)), &mut assumed)
+            inside::among(gpu, port, devices, words.host_gpus.unwrap_or(devices), &mut notes)
         });
         // Hosts of PCIe 3.0 have a PCIe switch for every four GPUs; later ones have enough lanes.
         let sharing_uplink = if gpu.pcie.gb_per_s <= 12.0 && devices > 4 { 4 } else { 1 };
@@ -138,8 +139,8 @@ impl Machine {
             nics_behind_gpu_switch,
             cpu,
             nics,
-            understood,
-            assumed,
+            understood: notes.understood,
+            assumed: notes.assumed,
         })
     }
 
@@ -210,33 +211,23 @@ impl Machine {
 }
 
 impl Description {
-    /// The NICs of a group of `hosts` hosts, of each of which `devices` GPUs take part; `None` if there is only one group.
-    fn nics(
-        &self,
-        (devices, nodes, hosts): (u32, u32, u32),
-        gpu: &GpuModel,
-        understood: &mut Vec<String>,
-        assumed: &mut Vec<String>,
-    ) -> Result<Option<Nics>> {
-        if nodes == 1 {
-            return Ok(None);
-        }
+    /// The NICs of a group of `hosts` hosts, of each of which `devices` GPUs take part.
+    fn nics(&self, devices: u32, hosts: u32, gpu: &GpuModel, notes: &mut Notes) -> Result<Nics> {
         let Some(text) = &self.inter_node else {
             return Err(Error::Topology("the description of the hardware lacks `inter_node`".into()));
         };
-        let found = nic::read(text, devices, gpu, assumed);
+        let found = nic::read(text, devices, gpu, &mut notes.assumed);
         let of_host = self.host_gpus.filter(|_| hosts == 1 && !nic::counts_per_gpu(text)).unwrap_or(devices);
         let count = part::nics(found.count, of_host, devices);
         if count < found.count {
-            assumed.push(format!(
+            notes.assumed.push(format!(
                 "{devices} of {of_host} GPUs use the {count} of {} NICs that are nearest",
                 found.count
             ));
         }
         let found = Nics { count: count.saturating_mul(hosts), ..found };
-        understood
-            .push(format!("`{text}`: {} NICs of {} Gb/s, {}", found.count, found.gbit_per_s, found.fabric));
-        Ok(Some(found))
+        notes.understood.push(format!("`{text}`: {found}"));
+        Ok(found)
     }
 
     /// Whether any of `words`, given in lower case, occurs in the description.
@@ -265,26 +256,19 @@ impl Description {
     }
 
     /// The number of hosts of one NVLink domain, which has at most `most` GPUs. Hosts that do not fill whole domains are spread
-    /// evenly over as few domains as possible: a job on racks of 72 usually takes 64 GPUs of each. Adds what it found to
-    /// `understood`, and such a spread to `assumed`.
+    /// evenly over as few domains as possible: a job on racks of 72 usually takes 64 GPUs of each. Notes what it found, and such a
+    /// spread as an assumption.
     ///
     /// # Errors
     /// Hosts that cannot be spread evenly over twice the fewest domains or less.
-    fn hosts(
-        &self,
-        devices: u32,
-        nodes: u32,
-        most: u32,
-        understood: &mut Vec<String>,
-        assumed: &mut Vec<String>,
-    ) -> Result<u32> {
+    fn hosts(&self, devices: u32, nodes: u32, most: u32, notes: &mut Notes) -> Result<u32> {
         let all = u64::from(devices) * u64::from(nodes);
         if all <= u64::from(most) {
-            understood.push(format!("one NVLink domain of {all} GPUs"));
+            notes.understood.push(format!("one NVLink domain of {all} GPUs"));
             return Ok(nodes);
         }
         if most.is_multiple_of(devices) && all.is_multiple_of(u64::from(most)) {
-            understood.push(format!("{} NVLink domains of {most} GPUs", all / u64::from(most)));
+            notes.understood.push(format!("{} NVLink domains of {most} GPUs", all / u64::from(most)));
             return Ok(most / devices);
         }
         let fewest = u32::try_from(all.div_ceil(u64::from(most))).unwrap_or(u32::MAX);
@@ -296,7 +280,7 @@ impl Description {
                 let hosts = nodes / racks;
                 let line =
                     format!("{racks} NVLink domains of {most} GPUs, {} of each in use", hosts * devices);
-                assumed.push(format!("{line}: {nodes} hosts of {devices} are spread evenly"));
+                notes.assumed.push(format!("{line}: {nodes} hosts of {devices} are spread evenly"));
                 Ok(hosts)
             }
             None => Err(Error::Topology(format!(

@@ -1,6 +1,7 @@
 //! The links between the GPUs of a node, from a description in words: NVLink, bridges, PCIe with or without peer-to-peer.
 
 use super::gpu::{GpuModel, Port};
+use super::notes::Notes;
 use super::part;
 
 /// Whether the description says that GPUs write into each other's memory over PCIe, or that they do not; `None` if it says neither.
@@ -25,29 +26,18 @@ pub(super) fn says_peer(text: Option<&str>) -> Option<bool> {
 }
 
 /// GB/s of the links of a GPU to the others that take part (`devices` of `host`), where links join pairs and some take no part.
-pub(super) fn among(
-    gpu: &GpuModel,
-    port: Port,
-    (devices, host): (u32, u32),
-    assumed: &mut Vec<String>,
-) -> Option<f64> {
+pub(super) fn among(gpu: &GpuModel, port: Port, devices: u32, host: u32, notes: &mut Notes) -> Option<f64> {
     let all = part::of_pairs(gpu, port, host, devices)?;
-    assumed.push(format!(
+    notes.assumed.push(format!(
         "{all} GB/s of links join each of the first {devices} of {host} GPUs to the others of them"
     ));
     Some(all)
 }
 
 /// Whether the GPUs of a node communicate over NVLink.
-pub(super) fn inside(
-    text: Option<&str>,
-    gpu: &GpuModel,
-    devices: u32,
-    understood: &mut Vec<String>,
-    assumed: &mut Vec<String>,
-) -> bool {
+pub(super) fn inside(text: Option<&str>, gpu: &GpuModel, devices: u32, notes: &mut Notes) -> bool {
     if devices == 1 {
-        understood.push("one GPU of each node: no link inside a node is used".into());
+        notes.understood.push("one GPU of each node: no link inside a node is used".into());
         return false;
     }
     let text = text.unwrap_or_default().to_lowercase();
@@ -57,27 +47,27 @@ pub(super) fn inside(
     let nvlink = links && !without;
     match (nvlink, says("pcie") || says("pci express") || without, gpu.nvlink) {
         (true, _, Some(port)) => {
-            understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gb_per_s));
+            notes.understood.push(format!("inside a node: {} links of {} GB/s", port.links, port.gb_per_s));
             if says("all-to-all") || says("mesh") {
-                assumed.push("links that join pairs of GPUs are taken as one port to all".into());
+                notes.assumed.push("links that join pairs of GPUs are taken as one port to all".into());
             }
             true
         }
         (true, _, None) if gpu.bridge.is_some() && devices <= gpu.bridged => {
-            understood.push(format!("an NVLink bridge joins the {devices} GPUs"));
+            notes.understood.push(format!("an NVLink bridge joins the {devices} GPUs"));
             true
         }
         (true, _, None) => {
-            assumed.push(format!("the NVLink of a {} joins pairs at most: PCIe between all", gpu.name));
+            notes.assumed.push(format!("the NVLink of a {} joins pairs at most: PCIe between all", gpu.name));
             false
         }
         (false, true, _) => {
-            assumed.push("the GPUs of a node talk over PCIe, each at its own 16 lanes' speed".into());
+            notes.assumed.push("the GPUs of a node talk over PCIe, each at its own 16 lanes' speed".into());
             false
         }
         (_, _, port) => {
             let how = if port.is_some() { "the links that this GPU has" } else { "PCIe" };
-            assumed.push(format!("the GPUs of a node are joined by {how}"));
+            notes.assumed.push(format!("the GPUs of a node are joined by {how}"));
             port.is_some()
         }
     }

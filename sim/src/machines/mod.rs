@@ -35,6 +35,7 @@ mod inside;
 mod lookup;
 mod nic;
 pub mod node;
+mod notes;
 mod own_gpu;
 pub(crate) mod part;
 pub mod presets;

@@ -47,6 +47,12 @@ pub struct Nics {
     pub gpudirect: bool,
 }
 
+impl std::fmt::Display for Nics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} NICs of {} Gb/s, {}", self.count, self.gbit_per_s, self.fabric)
+    }
+}
+
 /// Cloud instance types with known NICs: (name, number of NICs, Gb/s of each, source).
 const INSTANCES: [(&str, u32, f64, &str); 6] = [
     ("p4d", 4, 100.0, "AWS P4 instances: 4 x 100 Gb/s EFA"),

@@ -72,8 +72,7 @@ impl Description {
                  \"8x400Gb/s InfiniBand\""
             )));
         }
-        let understood = format!("{} NICs of {} Gb/s, {}", nics.count, nics.gbit_per_s, nics.fabric);
-        lines.extend(named("inter_node", text, &words, &understood));
+        lines.extend(named("inter_node", text, &words, &nics.to_string()));
         Ok(lines)
     }
 }

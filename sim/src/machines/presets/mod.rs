@@ -24,42 +24,16 @@ use crate::{Error, Result, Topology, expected, suggest};
 use serde::Deserialize;
 
 macro_rules! machines {
-    ($($name:literal),* $(,)?) => {
+    ($($name:literal)*) => {
         const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!($name, ".toml")))),*];
     };
 }
 
-machines!(
-    "dgx1-v100",
-    "dgx2",
-    "dgx-a100",
-    "hgx-h100",
-    "hgx-h200",
-    "b200",
-    "b300",
-    "gb200-nvl72",
-    "gb300-nvl72",
-    "gh200x4",
-    "a100x4",
-    "pcie8",
-    "pcie8-no-p2p",
-    "l40s",
-    "rtx-pro-6000",
-    "mi300x",
-    "mi355x",
-    "p3dn",
-    "p4d",
-    "p5",
-    "g5",
-    "nd-a100-v4",
-    "nd-h100-v5",
-    "ndv2",
-    "ncv4",
-    "a3-high",
-    "a3-mega",
-    "a3-ultra",
-    "a4",
-);
+machines! {
+    "dgx1-v100" "dgx2" "dgx-a100" "hgx-h100" "hgx-h200" "b200" "b300" "gb200-nvl72" "gb300-nvl72" "gh200x4" "a100x4"
+    "pcie8" "pcie8-no-p2p" "l40s" "rtx-pro-6000" "mi300x" "mi355x"
+    "p3dn" "p4d" "p5" "g5" "nd-a100-v4" "nd-h100-v5" "ndv2" "ncv4" "a3-high" "a3-mega" "a3-ultra" "a4"
+}
 
 /// A machine preset, as its file states it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

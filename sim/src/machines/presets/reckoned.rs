@@ -84,16 +84,13 @@ impl Preset {
 
 /// NICs of the fabric called `name`; the caller sets their number and speed.
 fn carried(name: &str, generation: Generation) -> Nics {
-    let fabric = match name.to_ascii_lowercase().as_str() {
-        "tcp" => Fabric::Sockets,
-        "tcpxo" => Fabric::TcpXo,
-        "tcpx" => Fabric::TcpX,
-        "efa" => Fabric::Efa,
-        "slingshot" => Fabric::Slingshot,
-        "roce" => Fabric::Roce,
-        "infiniband" | "ib" => Fabric::InfiniBand,
-        _ => Fabric::Unknown,
+    let known = match name.to_ascii_lowercase().as_str() {
+        "tcp" => Fabric::Sockets.name(),
+        "ib" => Fabric::InfiniBand.name(),
+        _ => name,
     };
+    let is = |fabric: &Fabric| fabric.name().eq_ignore_ascii_case(known);
+    let fabric = Fabric::ALL.into_iter().find(is).unwrap_or(Fabric::Unknown);
     let early = fabric == Fabric::Efa && generation < Generation::Ampere;
     Nics { count: 1, gbit_per_s: 0.0, fabric, gpudirect: fabric != Fabric::Sockets && !early }
 }
