@@ -9,25 +9,16 @@ use allfold_collectives::{Communicator, World, check};
 use allfold_kernels::for_dtype;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 
-/// How ranks execute a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Path {
-    /// The ranks compute the result together, in shared memory.
-    Fused,
-    /// The ranks send every message of the schedule.
-    Messages,
-    /// The ranks call MPI's own collective.
-    Native,
-}
-
-impl Path {
-    /// The name of the path after `--path`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::Fused => "fused",
-            Path::Messages => "messages",
-            Path::Native => "native",
-        }
+allfold_base::named! {
+    /// How ranks execute a collective.
+    #[derive(clap::ValueEnum)]
+    pub enum Path {
+        /// Ranks read each other's buffers through shared memory.
+        Fused = "fused",
+        /// Ranks exchange the messages of the schedule.
+        Messages = "messages",
+        /// Ranks call MPI's own collectives.
+        Native = "native",
     }
 }
 

@@ -12,7 +12,7 @@
 use super::gpus::{Gpus, system};
 use super::inputs::Sample;
 pub use super::nccl_call::{Average, Issue, calls};
-use super::nccl_call::{RankCall, RankPlace};
+use super::nccl_call::{MeasuredRank, RankCall};
 use super::near_gpu;
 use super::ranks::{Data, MeasuredSide, Seen, Timing, combined, fits};
 use crate::call::plan::Choice;
@@ -86,7 +86,7 @@ fn all_ranks<T: Sample>(sweep: &NcclSweep<'_>, ranks: GpuRanks, found: &Sender<F
     let one = |comm: &Communicator, place: usize| {
         let queue = Queue::new(sweep.gpus.machine.clone(), place % devices).map_err(system)?.pooled();
         let NcclSweep { choice, timing, issue, .. } = *sweep;
-        let place = RankPlace { choice, timing, issue, comm, queue };
+        let place = MeasuredRank { choice, timing, issue, comm, queue };
         RankSweep::<T> { sizes: sweep.sizes, place, exact: &exact }.all_sizes(found)
     };
     match ranks {
@@ -108,13 +108,13 @@ type Shared<T> = Mutex<Option<(u64, Arc<Data<T>>)>>;
 /// One rank's part of a sweep.
 struct RankSweep<'a, T: Sample> {
     sizes: &'a [u64],
-    place: RankPlace<'a>,
+    place: MeasuredRank<'a>,
     exact: &'a Shared<T>,
 }
 
 impl<T: Sample> RankSweep<'_, T> {
     fn all_sizes(&self, found: &Sender<Found>) -> Result<(), Error> {
-        let RankPlace { choice, timing, issue, comm, ref queue } = self.place;
+        let MeasuredRank { choice, timing, issue, comm, ref queue } = self.place;
         let (rank, ranks) = (comm.rank(), comm.size());
         let control = comm.split(Some(0), rank.0)?;
         let control =
@@ -152,7 +152,7 @@ impl<T: Sample> RankSweep<'_, T> {
     /// The process, the host and the GPU of every rank.
     fn places(&self) -> Result<Vec<String>, Error> {
         const LONGEST: usize = 128;
-        let RankPlace { comm, ref queue, .. } = self.place;
+        let MeasuredRank { comm, ref queue, .. } = self.place;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let (process, host, device) = (std::process::id(), host.trim(), queue.device());
         let gpu = queue.machine().name();
@@ -166,7 +166,7 @@ impl<T: Sample> RankSweep<'_, T> {
     }
 
     fn call(&self, size: u64, in_place: bool, nccl: &mut NcclComm) -> Result<RankCall<'_, T>, Error> {
-        let RankPlace { choice, timing, issue, .. } = self.place;
+        let MeasuredRank { choice, timing, issue, .. } = self.place;
         let plan = choice.at(size).map_err(|error| Error::Argument(error.to_string()))?;
         let exact = match choice.algorithm {
             None => None,

@@ -65,7 +65,7 @@ pub fn calls(timing: Timing) -> (u32, u32) {
 }
 
 /// What a rank measures, and where.
-pub(super) struct RankPlace<'a> {
+pub(super) struct MeasuredRank<'a> {
     pub choice: &'a Choice,
     pub timing: Timing,
     pub issue: Issue,
@@ -75,7 +75,7 @@ pub(super) struct RankPlace<'a> {
 
 /// A call of one size on one rank, with its buffers.
 pub(super) struct RankCall<'a, T: Sample> {
-    pub of: &'a RankPlace<'a>,
+    pub of: &'a MeasuredRank<'a>,
     pub plan: CallPlan,
     pub exact: Option<Arc<Data<T>>>,
     pub input: CommBuffer,
@@ -133,7 +133,7 @@ impl<T: Sample> RankCall<'_, T> {
     }
 
     pub fn measure(&self, nccl: &mut NcclComm) -> Result<Seen, Error> {
-        let RankPlace { timing, issue: Issue { aggregate, blocking, replays, times_each, .. }, .. } =
+        let MeasuredRank { timing, issue: Issue { aggregate, blocking, replays, times_each, .. }, .. } =
             *self.of;
         let queue = &self.of.queue;
         self.prepare()?;

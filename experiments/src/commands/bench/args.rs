@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// With threads and device: fused (ranks read each other's buffers) or messages (every send of the schedule). With mpi:
     /// messages or native (MPI's own collectives) [default: fused; with mpi, messages]
     #[arg(long, value_enum)]
-    pub(super) path: Option<PathName>,
+    pub(super) path: Option<Path>,
     /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: switch]
     #[arg(long, value_name = "T")]
     pub(super) topology: Option<String>,
@@ -101,26 +101,28 @@ pub enum Clock {
     Virtual,
 }
 
-/// Backends of ranks on CPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostBackend {
-    /// Ranks that are threads of this process.
-    Threads,
-    /// Ranks over a segment of shared memory.
-    Shm,
-    /// Ranks that communicate over sockets.
-    Tcp,
-    /// Ranks that communicate over MPI.
-    Mpi,
+allfold_base::named! {
+    /// Backends of ranks on CPUs.
+    pub enum HostBackend {
+        /// Ranks that are threads of this process.
+        Threads = "threads",
+        /// Ranks over a segment of shared memory.
+        Shm = "shm",
+        /// Ranks that communicate over sockets.
+        Tcp = "tcp",
+        /// Ranks that communicate over MPI.
+        Mpi = "mpi",
+    }
 }
 
-/// Backends of ranks on GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuBackend {
-    /// Allfold's algorithms on the GPUs of one process.
-    Device,
-    /// NCCL, a thread per rank.
-    Nccl,
+allfold_base::named! {
+    /// Backends of ranks on GPUs.
+    pub enum GpuBackend {
+        /// Allfold's algorithms on the GPUs of one process.
+        Device = "device",
+        /// NCCL, a thread per rank.
+        Nccl = "nccl",
+    }
 }
 
 impl Backend {
@@ -138,39 +140,6 @@ impl Backend {
     }
 }
 
-impl HostBackend {
-    /// The backend's name in flags and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            HostBackend::Threads => "threads",
-            HostBackend::Shm => "shm",
-            HostBackend::Tcp => "tcp",
-            HostBackend::Mpi => "mpi",
-        }
-    }
-}
-
-impl GpuBackend {
-    /// The backend's name in flags and records.
-    pub fn name(self) -> &'static str {
-        match self {
-            GpuBackend::Device => "device",
-            GpuBackend::Nccl => "nccl",
-        }
-    }
-}
-
-/// How ranks execute a collective.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathName {
-    /// Ranks read each other's buffers through shared memory.
-    Fused,
-    /// Ranks exchange the messages of the schedule.
-    Messages,
-    /// Ranks call MPI's own collectives.
-    Native,
-}
-
 /// How connections between ranks are protected.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -185,13 +154,8 @@ pub enum Mode {
 impl Args {
     /// How ranks execute the collective, as the flags say.
     pub fn path(&self) -> CommandResult<Path> {
-        let path = match self.path {
-            Some(PathName::Fused) => Path::Fused,
-            Some(PathName::Messages) => Path::Messages,
-            Some(PathName::Native) => Path::Native,
-            None if self.backend == Backend::Mpi => Path::Messages,
-            None => Path::Fused,
-        };
+        let usual = if self.backend == Backend::Mpi { Path::Messages } else { Path::Fused };
+        let path = self.path.unwrap_or(usual);
         let fits = match path {
             Path::Native => self.backend == Backend::Mpi,
             Path::Fused => self.backend != Backend::Mpi,
