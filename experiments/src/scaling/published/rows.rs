@@ -33,35 +33,16 @@ pub const DEVICE_VARIATION: f64 = 0.02;
 /// The standard deviation of a host's lateness in a step, in microseconds (assumed).
 pub const JITTER_US: f64 = 1000.0;
 
-/// Parameters of the networks in published tables that have no layer table here: a part of the model's path, and millions of
-/// parameters. From the papers and the repositories' model descriptions; approximate for detectors and U-Nets, which is enough:
-/// an exchange takes about 1 ms of a step of 100 ms.
-const PARAMETERS: [(&str, f64); 24] = [
-    ("se-resnext101", 48.96),
-    ("resnext101", 44.18),
-    ("efficientdet", 3.9),
-    ("maskrcnn", 44.4),
-    ("unet_3d", 19.1),
-    ("unet_industrial", 1.9),
-    ("unet_medical", 31.0),
-    ("nnunet", 31.2),
-    ("vnet", 45.6),
-    ("ssd", 22.9),
-    ("transformer-xl", 191.0),
-    ("transformer", 210.0),
-    ("gnmt", 160.0),
-    ("bart", 406.0),
-    ("electra", 110.0),
-    ("fastpitch", 45.0),
-    ("fastspeech", 30.0),
-    ("wav2vec2", 95.0),
-    ("quartznet", 19.0),
-    ("hifigan", 14.0),
-    ("se3transformer", 1.0),
-    ("moflow", 9.0),
-    ("tft", 1.0),
-    ("languagemodeling/bert", 335.0),
-];
+/// Parameters of the networks in published tables that have no layer table here, a line for each: a part of the model's path, and
+/// millions of parameters. From the papers and the repositories' model descriptions; approximate for detectors and U-Nets, which is
+/// enough: an exchange takes about 1 ms of a step of 100 ms.
+const PARAMETERS: &str = include_str!("parameters.txt");
+
+/// Millions of parameters of the model at a path; `None` if they are not known.
+fn millions(path: &str) -> Option<f64> {
+    let mut rows = PARAMETERS.lines().filter_map(|line| line.split_once(' '));
+    rows.find(|(words, _)| path.contains(words))?.1.parse().ok()
+}
 
 /// One row of a published curve, with its prediction.
 pub struct Predicted {
@@ -170,8 +151,7 @@ fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -
         assumed.push(format!("{batch} samples a GPU and step"));
         batch
     });
-    let path = table.model.to_lowercase();
-    let millions = PARAMETERS.iter().find(|(words, _)| path.contains(words)).map(|(_, millions)| *millions);
+    let millions = millions(&table.model.to_lowercase());
     let workload = match is_resnet50(&table.model) {
         true => Some(Workload::named("resnet50").map_err(|error| error.to_string())?),
         false => None,
