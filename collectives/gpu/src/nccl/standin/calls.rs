@@ -71,64 +71,23 @@ fn meet(
     group::give(call())
 }
 
-unsafe extern "C" fn all_reduce(
-    from: *const c_void,
-    into: *mut c_void,
-    n: usize,
-    dtype: c_int,
-    op: c_int,
-    comm: RawComm,
-    stream: CudaStream,
-) -> Answer {
-    meet(("all_reduce", 0), (from, into), (n, dtype, op), false, comm, stream)
+/// Functions of collectives, with the arguments of nccl.h before the communicator and the stream.
+macro_rules! collectives {
+    ($($name:ident($($argument:ident: $type:ty),*) = $root:expr, $numbers:expr, $blocked:literal;)*) => {
+        $(unsafe extern "C" fn $name(
+            from: *const c_void, into: *mut c_void, $($argument: $type,)* comm: RawComm, stream: CudaStream,
+        ) -> Answer {
+            meet((stringify!($name), $root), (from, into), $numbers, $blocked, comm, stream)
+        })*
+    };
 }
 
-unsafe extern "C" fn broadcast(
-    from: *const c_void,
-    into: *mut c_void,
-    n: usize,
-    dtype: c_int,
-    root: c_int,
-    comm: RawComm,
-    stream: CudaStream,
-) -> Answer {
-    meet(("broadcast", root), (from, into), (n, dtype, 0), false, comm, stream)
-}
-
-unsafe extern "C" fn reduce(
-    from: *const c_void,
-    into: *mut c_void,
-    n: usize,
-    dtype: c_int,
-    op: c_int,
-    root: c_int,
-    comm: RawComm,
-    stream: CudaStream,
-) -> Answer {
-    meet(("reduce", root), (from, into), (n, dtype, op), false, comm, stream)
-}
-
-unsafe extern "C" fn all_gather(
-    from: *const c_void,
-    into: *mut c_void,
-    n: usize,
-    dtype: c_int,
-    comm: RawComm,
-    stream: CudaStream,
-) -> Answer {
-    meet(("all_gather", 0), (from, into), (n, dtype, 0), false, comm, stream)
-}
-
-unsafe extern "C" fn reduce_scatter(
-    from: *const c_void,
-    into: *mut c_void,
-    n: usize,
-    dtype: c_int,
-    op: c_int,
-    comm: RawComm,
-    stream: CudaStream,
-) -> Answer {
-    meet(("reduce_scatter", 0), (from, into), (n, dtype, op), true, comm, stream)
+collectives! {
+    all_reduce(n: usize, dtype: c_int, op: c_int) = 0, (n, dtype, op), false;
+    broadcast(n: usize, dtype: c_int, root: c_int) = root, (n, dtype, 0), false;
+    reduce(n: usize, dtype: c_int, op: c_int, root: c_int) = root, (n, dtype, op), false;
+    all_gather(n: usize, dtype: c_int) = 0, (n, dtype, 0), false;
+    reduce_scatter(n: usize, dtype: c_int, op: c_int) = 0, (n, dtype, op), true;
 }
 
 unsafe extern "C" fn send(
