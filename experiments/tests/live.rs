@@ -23,6 +23,22 @@ fn started(args: &[&str]) -> Child {
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
+/// A training run of very many epochs.
+fn endless(json: &Path) -> Child {
+    let json = json.to_str().unwrap();
+    started(&["train", "--config", MLP, "--set", "training.epochs=100000", "--json", json])
+}
+
+/// Ends a run by SIGKILL once its file has whole records, `part` of a record among them.
+fn kill_after_a_record(mut child: Child, json: &Path, part: &str) {
+    while !fs::read_to_string(json).is_ok_and(|text| text.ends_with('\n') && text.contains(part)) {
+        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
+        thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 fn interrupt(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
 }
@@ -54,15 +70,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let folder = folder();
         let json = folder.path().join("part.jsonl");
-        let mut child = started(&[
-            "train",
-            "--config",
-            MLP,
-            "--set",
-            "training.epochs=100000",
-            "--json",
-            json.to_str().unwrap(),
-        ]);
+        let mut child = endless(&json);
         let mut text = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let (head, data) = (first_line(&mut text), first_line(&mut text));
@@ -157,25 +165,8 @@ fn a_run_ends_by_a_hang_up_with_a_summary_unless_the_caller_ignores_it() {
 fn a_run_that_is_killed_leaves_the_records_of_its_steps() {
     let folder = folder();
     let json = folder.path().join("part.jsonl");
-    let mut child = started(&[
-        "train",
-        "--config",
-        MLP,
-        "--set",
-        "training.epochs=100000",
-        "--json",
-        json.to_str().unwrap(),
-    ]);
-    let begun = || {
-        fs::read_to_string(&json)
-            .is_ok_and(|text| text.ends_with('\n') && text.contains(r#""kind":"train","#))
-    };
-    while !begun() {
-        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
-        thread::yield_now();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let child = endless(&json);
+    kill_after_a_record(child, &json, r#""kind":"train","#);
     let records = kinds(&json);
     let first = records.iter().find(|record| record["kind"] == "train").unwrap();
     assert_eq!(first["step"], 0);
@@ -239,14 +230,8 @@ fn a_validation_that_is_killed_leaves_the_records_of_the_runs_before() {
     let folder = folder();
     let small = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/v100x1_2n_p3dn_all_reduce.json");
     let json = folder.path().join("part.jsonl");
-    let mut child =
-        started(&["validate", small, &large_run(folder.path()), "--json", json.to_str().unwrap()]);
-    while !fs::read_to_string(&json).is_ok_and(|text| text.ends_with('\n')) {
-        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
-        thread::yield_now();
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let child = started(&["validate", small, &large_run(folder.path()), "--json", json.to_str().unwrap()]);
+    kill_after_a_record(child, &json, r#""kind":"validate""#);
     let records = kinds(&json);
     assert_eq!(records[0]["kind"], "validate");
     assert!(records.iter().all(|record| record["nodes"] == 2), "the second run was predicted as well");

@@ -4,61 +4,46 @@
 use allfold_cuda::libraries::CudaLibrary;
 use allfold_standin::abi::each;
 use cudarc::cublaslt::{result, sys};
+use std::ffi::c_void;
+use std::fmt::Debug;
+use sys::cublasStatus_t as Status;
 
 type Attribute = sys::cublasLtMatmulDescAttributes_t;
 type LayoutAttribute = sys::cublasLtMatrixLayoutAttribute_t;
 
-fn set<T>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute, value: T) -> sys::cublasStatus_t {
+fn set<T>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute, value: T) -> Status {
     // SAFETY: the description is live, and `value` has the size that is passed.
     unsafe { sys::cublasLtMatmulDescSetAttribute(of, attribute, (&raw const value).cast(), size_of::<T>()) }
 }
 
-/// Reads an attribute; asserts that the library writes as many bytes as the type has.
-fn get<T: Default>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute) -> T {
+/// What `read` writes into a value, of whose bytes it gets the address, the number, and a place for how many it wrote; asserts that the
+/// library writes as many bytes as the type has.
+fn read<T: Default>(what: impl Debug, read: impl FnOnce(*mut c_void, usize, &mut usize) -> Status) -> T {
     let (mut value, mut wrote) = (T::default(), 0);
-    // SAFETY: the description is live, and `value` has the size that is passed.
-    let answer = unsafe {
-        sys::cublasLtMatmulDescGetAttribute(
-            of,
-            attribute,
-            (&raw mut value).cast(),
-            size_of::<T>(),
-            &mut wrote,
-        )
-    };
-    assert_eq!(
-        (answer, wrote),
-        (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<T>()),
-        "{attribute:?}"
-    );
+    let answer = read((&raw mut value).cast(), size_of::<T>(), &mut wrote);
+    assert_eq!((answer, wrote), (Status::CUBLAS_STATUS_SUCCESS, size_of::<T>()), "{what:?}");
     value
 }
 
+fn get<T: Default>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute) -> T {
+    // SAFETY: the description is live, and the value has the size that is passed.
+    read(attribute, |to, size, wrote| unsafe {
+        sys::cublasLtMatmulDescGetAttribute(of, attribute, to, size, wrote)
+    })
+}
+
 fn laid<T: Default>(of: sys::cublasLtMatrixLayout_t, attribute: LayoutAttribute) -> T {
-    let (mut value, mut wrote) = (T::default(), 0);
     // SAFETY: the layout is live, and the value has the size that is passed.
-    let answer = unsafe {
-        sys::cublasLtMatrixLayoutGetAttribute(
-            of,
-            attribute,
-            (&raw mut value).cast(),
-            size_of::<T>(),
-            &mut wrote,
-        )
-    };
-    assert_eq!(
-        (answer, wrote),
-        (sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS, size_of::<T>()),
-        "{attribute:?}"
-    );
-    value
+    read(attribute, |to, size, wrote| unsafe {
+        sys::cublasLtMatrixLayoutGetAttribute(of, attribute, to, size, wrote)
+    })
 }
 
 fn products() {
     let kinds = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
     for (a, b, bias) in [(0i32, 0i32, None), (1, 0, Some(0x7f00_0000_1000u64)), (0, 1, None), (1, 1, None)] {
         let product = result::create_matmul_desc(kinds, sys::cudaDataType_t::CUDA_R_32F).unwrap();
-        let good = sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+        let good = Status::CUBLAS_STATUS_SUCCESS;
         assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, a), good);
         assert_eq!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, b), good);
         if let Some(bias) = bias {
@@ -139,11 +124,7 @@ fn cublas_lt_takes_our_descriptions() {
         layouts();
         preferences();
         let handle = result::create_handle().map_err(|error| error.0);
-        assert_eq!(
-            handle.err(),
-            Some(sys::cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED),
-            "without a driver"
-        );
+        assert_eq!(handle.err(), Some(Status::CUBLAS_STATUS_NOT_INITIALIZED), "without a driver");
         println!("CUDA {cuda}: cuBLASLt takes our products, matrices and preferences");
     });
     taken.unwrap();
