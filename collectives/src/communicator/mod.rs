@@ -296,15 +296,6 @@ impl Communicator {
         self
     }
 
-    /// This communicator, running one collective by the algorithm of this name.
-    ///
-    /// # Errors
-    /// [`Error::Registry`] if there is no such algorithm.
-    pub fn with_algorithm(self, collective: Collective, name: &str) -> Result<Communicator> {
-        let plan = self.plan.algorithm(collective, name)?;
-        Ok(self.with_plan(plan))
-    }
-
     /// Fails the group: every rank's current operation, and every later operation, returns [`Error::Aborted`] with this reason.
     pub fn abort(&self, why: impl Into<String>) {
         self.membership.backend.abort(self.membership.task, self.membership.member, why.into());

@@ -1,7 +1,7 @@
 //! Ranks that make different calls at the same position: every rank gets an error that names a rank that differs.
 
 use super::worlds::{Body, before, disagree, mismatch, outcome, sum, worlds};
-use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp};
+use allfold_collectives::{Collective, Communicator, Error, Plan, Rank, ReduceOp};
 use std::time::Duration;
 
 #[test]
@@ -38,7 +38,7 @@ fn another_algorithm() {
     fn ring(comm: &Communicator) -> Result<(), Error> {
         let other = comm.split(Some(0), 0)?.expect("every rank names a colour");
         let other = match comm.rank() {
-            Rank(1) => other.with_algorithm(Collective::AllReduce, "ring")?,
+            Rank(1) => other.with_plan(Plan::default().algorithm(Collective::AllReduce, "ring")?),
             _ => other,
         };
         other.all_reduce(&mut [1f32; 10], ReduceOp::Sum)
