@@ -182,29 +182,9 @@ pub(super) const RING_END: usize = 58;
 pub(super) const RING_BYTES: usize = 59;
 pub(super) const P2P_COPY: usize = 60;
 
-/// The index of a fabric's factor, relative to the general figure of its family.
-pub(super) const fn kind(fabric: Fabric) -> usize {
-    1 + match fabric {
-        Fabric::Sockets => 0,
-        Fabric::TcpXo => 1,
-        Fabric::TcpX => 2,
-        Fabric::Efa => 3,
-        Fabric::Slingshot => 4,
-        Fabric::Roce => 5,
-        Fabric::InfiniBand => 6,
-        Fabric::Unknown => 7,
-    }
-}
-
 /// The number of the parameter for the links of a GPU generation.
 pub(super) const fn link(generation: Generation) -> usize {
-    LINK + match generation {
-        Generation::Volta => 0,
-        Generation::Ampere => 1,
-        Generation::Hopper => 2,
-        Generation::Blackwell => 3,
-        Generation::Cdna => 4,
-    }
+    LINK + generation as usize
 }
 
 /// A value for every parameter, in the order of [`PARAMETERS`].
@@ -246,8 +226,28 @@ impl Parameters {
         self.at(first + protocol as usize)
     }
 
-    /// The general figure of a parameter family times the factor of `fabric`; without a fabric, the general figure alone.
+    /// The general figure of a parameter family times the factor of `fabric`, whose factors are behind it; without a fabric, the general figure alone.
     pub(super) fn family(&self, general: usize, fabric: Option<Fabric>) -> f64 {
-        self.at(general) * fabric.map_or(1.0, |fabric| self.at(general + kind(fabric)))
+        self.at(general) * fabric.map_or(1.0, |fabric| self.at(general + 1 + fabric as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_in_the_order_of_fabrics_and_generations() {
+        for fabric in Fabric::ALL {
+            let kind = fabric.name().split(' ').next().unwrap();
+            for (general, family) in [(HOP, "hop"), (SHARE, "share"), (EXTRA, "extra")] {
+                assert_eq!(PARAMETERS[general + 1 + fabric as usize].name, format!("{family}.{kind}"));
+            }
+        }
+        use Generation::{Ampere, Blackwell, Cdna, Hopper, Volta};
+        for generation in [Volta, Ampere, Hopper, Blackwell, Cdna] {
+            let name = PARAMETERS[link(generation)].name;
+            assert!(name.eq_ignore_ascii_case(&format!("link.{generation:?}")), "{name}");
+        }
     }
 }
