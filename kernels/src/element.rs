@@ -4,28 +4,30 @@ use crate::reduce::Loops;
 use crate::{bf16, f16};
 use std::fmt;
 
-/// The type of a buffer's elements, named in frames, records and on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum DType {
-    /// 64-bit floating point (IEEE 754 binary64).
-    F64,
-    /// 32-bit floating point (IEEE 754 binary32).
-    F32,
-    /// 16-bit floating point (IEEE 754 binary16).
-    F16,
-    /// bfloat16: the upper half of an f32.
-    Bf16,
-    /// Signed integer of 8 bits.
-    I8,
-    /// Signed integer of 16 bits.
-    I16,
-    /// Signed integer of 32 bits.
-    I32,
-    /// Signed integer of 64 bits.
-    I64,
-    /// Unsigned integer of 8 bits.
-    U8,
+allfold_base::named! {
+    /// The type of a buffer's elements, named in frames, records and on the command line. The order is that of the numbers on the wire.
+    #[derive(Hash)]
+    #[repr(u8)]
+    pub enum DType {
+        /// 64-bit floating point (IEEE 754 binary64).
+        F64 = "f64",
+        /// 32-bit floating point (IEEE 754 binary32).
+        F32 = "f32",
+        /// 16-bit floating point (IEEE 754 binary16).
+        F16 = "f16",
+        /// bfloat16: the upper half of an f32.
+        Bf16 = "bf16",
+        /// Signed integer of 8 bits.
+        I8 = "i8",
+        /// Signed integer of 16 bits.
+        I16 = "i16",
+        /// Signed integer of 32 bits.
+        I32 = "i32",
+        /// Signed integer of 64 bits.
+        I64 = "i64",
+        /// Unsigned integer of 8 bits.
+        U8 = "u8",
+    }
 }
 
 /// Calls a function that is generic over the element type, with the type that a [`DType`] value names: `for_dtype!(dtype,
@@ -48,19 +50,6 @@ macro_rules! for_dtype {
 }
 
 impl DType {
-    /// All element types, in the order of their numbers on the wire.
-    pub const ALL: [DType; 9] = [
-        DType::F64,
-        DType::F32,
-        DType::F16,
-        DType::Bf16,
-        DType::I8,
-        DType::I16,
-        DType::I32,
-        DType::I64,
-        DType::U8,
-    ];
-
     /// The size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
@@ -69,27 +58,6 @@ impl DType {
             DType::F16 | DType::Bf16 | DType::I16 => 2,
             DType::I8 | DType::U8 => 1,
         }
-    }
-
-    /// The lower-case name of the type: `f32`, `bf16`, `u8`, ...
-    pub const fn name(self) -> &'static str {
-        match self {
-            DType::F64 => "f64",
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::Bf16 => "bf16",
-            DType::I8 => "i8",
-            DType::I16 => "i16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::U8 => "u8",
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

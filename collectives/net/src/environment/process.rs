@@ -3,27 +3,17 @@
 use crate::Rank;
 use std::fmt;
 
-/// The launcher that set the variables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Launcher {
-    /// `RANK` and its companions: torchrun's, or those of `allfold launch`.
-    Torchrun,
-    /// The variables of a step that Slurm's `srun` started.
-    Slurm,
-    /// The variables of Open MPI's `mpirun`.
-    OpenMpi,
-    /// The variables of PMI, which MPICH's and Intel's `mpiexec` set.
-    Pmi,
-}
-
-impl fmt::Display for Launcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Launcher::Torchrun => "the launcher",
-            Launcher::Slurm => "Slurm",
-            Launcher::OpenMpi => "Open MPI",
-            Launcher::Pmi => "PMI",
-        })
+allfold_base::named! {
+    /// The launcher that set the variables.
+    pub enum Launcher {
+        /// `RANK` and its companions: torchrun's, or those of `allfold launch`.
+        Torchrun = "the launcher",
+        /// The variables of a step that Slurm's `srun` started.
+        Slurm = "Slurm",
+        /// The variables of Open MPI's `mpirun`.
+        OpenMpi = "Open MPI",
+        /// The variables of PMI, which MPICH's and Intel's `mpiexec` set.
+        Pmi = "PMI",
     }
 }
 
