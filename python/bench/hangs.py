@@ -148,7 +148,7 @@ class Program:
 
 def _rank(folder: str, truth: dict, rank: int, draw: random.Random, calls: memoryview) -> None:
     """A rank of a case, which never returns. It counts its calls; after those of all ranks is the port of the store."""
-    fault, job, size = truth["fault"], truth["job"], truth["ranks"]
+    fault, job, size = truth["fault"], truth["job"].split(", ")[0], truth["ranks"]
     has = rank == truth["rank"] or (fault == "lost_node" and rank == truth["rank"] + 1)
     step, place, pause = draw.randint(3, STEPS - 2), draw.random(), draw.choice((0, 0.01, 0.05))
     torch.set_num_threads(1)
@@ -249,7 +249,7 @@ def truths(cases: int, seed: int) -> list[dict]:
         size = draw.choice((4, 6, 8) if job in ("tensor", "groups") else (4, 5, 6) if fault == "lost_node" else (2, 3, 4, 5, 8))
         first, last = {"missing_send": (0, size - 2), "missing_receive": (1, size - 1)}.get(fault, (0, size - 1))
         rank = draw.randrange(0, size, 2) if fault == "lost_node" else draw.randint(first, last)
-        made.append({"job": job, "ranks": size, "fault": fault, "rank": min(rank, size - 2) if fault == "lost_node" else rank})
+        made.append({"job": f"{job}, gloo", "ranks": size, "fault": fault, "rank": min(rank, size - 2) if fault == "lost_node" else rank})
     return made
 
 
