@@ -78,6 +78,16 @@ pub struct OpCall {
     pub rest: String,
 }
 
+/// Operations in which every rank needs every other's part.
+const OF_ALL_PARTS: [&str; 5] = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
+
+impl OpCall {
+    /// Whether every rank needs every other's part, so that none leaves before all have entered.
+    pub(crate) fn needs_all_parts(&self) -> bool {
+        OF_ALL_PARTS.iter().any(|known| self.name.starts_with(known))
+    }
+}
+
 impl fmt::Display for OpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let OpCall { name, count, dtype, rest } = self;

@@ -5,7 +5,7 @@
 //! after the time-out, or may not have entered it, as there is no dump of it. Ranks that still run have such operations, too: only those
 //! of a job that stands still count.
 
-use crate::model::{DumpedJob, Log, Op, OpState};
+use crate::model::{DumpedJob, Log, Op, OpCall, OpState};
 use std::collections::BTreeMap;
 
 /// How many times longer than ever before ranks have to wait.
@@ -14,9 +14,6 @@ const LONGER: i64 = 3;
 const ALWAYS: i64 = 5_000_000_000;
 /// The time-out of PyTorch in nanoseconds, where dumps have none: 10 minutes.
 const LIMIT: i64 = 600 * 1_000_000_000;
-/// Operations in which every rank needs every other's part.
-pub(crate) const TOGETHER: [&str; 5] =
-    ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"];
 
 /// For how long no operation has begun or ended on any rank, in nanoseconds.
 pub(crate) struct Stillness {
@@ -89,8 +86,7 @@ fn did_not_end_well(job: &DumpedJob, lasts: &BTreeMap<(u32, u32), &Op>, op: &Op)
     let lacks = members.iter().any(|member| {
         job.logs.contains_key(member) && of(member).is_none_or(|other| other.sequence < op.sequence)
     });
-    let together =
-        job.calls.get(op.call).is_some_and(|call| TOGETHER.iter().any(|known| call.name.starts_with(known)));
+    let together = job.calls.get(op.call).is_some_and(OpCall::needs_all_parts);
     let differ = entered.iter().any(|other| other.call != op.call);
     let called = || entered.iter().map(|other| other.called);
     let apart = called().max().unwrap_or(0) - called().min().unwrap_or(0);

@@ -16,7 +16,6 @@
 
 use crate::judge::{Lanes, clocks_agree, of_group};
 use crate::model::{DumpedJob, Log, Op, OpCall, OpState};
-use crate::retired::TOGETHER;
 use std::collections::BTreeMap;
 
 /// The rank that the others waited for longest.
@@ -85,9 +84,8 @@ pub fn straggler(job: &DumpedJob) -> Option<Straggler> {
     let endless =
         clocks_agree(job, &ranks) && job.logs.values().flat_map(|log| &log.ops).all(|op| op.ended == 0);
     let together = |op: &&Op| {
-        let is = |call: &OpCall| TOGETHER.iter().any(|known| call.name.starts_with(known));
         let known = op.called > 0 && (op.ended > 0 || endless);
-        op.state == OpState::Done && known && job.calls.get(op.call).is_some_and(is)
+        op.state == OpState::Done && known && job.calls.get(op.call).is_some_and(OpCall::needs_all_parts)
     };
     let all = (0..).zip(&job.groups).flat_map(|(number, group)| {
         let whole = lanes.operations(number).filter(|(_, parts)| parts.len() == group.members.len());
