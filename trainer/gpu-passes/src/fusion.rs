@@ -50,13 +50,28 @@ pub(crate) fn fusions(
     formats: &TensorFormats,
 ) -> Vec<Fusion> {
     let mut fusions = vec![Fusion::Alone; operations.len()];
-    let readers =
-        |act: usize| (0..operations.len()).flat_map(|l| network.from(l)).filter(|from| **from == act).count();
+    batch_norms(network, operations, formats, &mut fusions);
+    layer_norms(network, operations, formats, &mut fusions);
+    gelus(network, operations, formats, &mut fusions);
+    fusions
+}
+
+/// How many layers read activation `act`.
+fn readers(network: &Network<f32>, act: usize) -> usize {
+    (0..network.layers().len()).flat_map(|l| network.from(l)).filter(|from| **from == act).count()
+}
+
+fn batch_norms(
+    network: &Network<f32>,
+    operations: &[LayerOperation],
+    formats: &TensorFormats,
+    fusions: &mut [Fusion],
+) {
     // The batch norm whose output is `act`, if the next layer alone reads it.
     let norm_of = |act: usize| {
         let norm = act.checked_sub(1)?;
         let is_norm = matches!(operations[norm], LayerOperation::BatchNorm { .. });
-        (is_norm && readers(act) == 1 && formats.reads(norm) == formats.act(act)).then_some(norm)
+        (is_norm && readers(network, act) == 1 && formats.reads(norm) == formats.act(act)).then_some(norm)
     };
     for relu in 0..operations.len() {
         if operations[relu] != LayerOperation::Relu {
@@ -64,7 +79,7 @@ pub(crate) fn fusions(
         }
         let from = network.from(relu)[0];
         let (norm, other) = match from.checked_sub(1).map(|before| &operations[before]) {
-            Some(LayerOperation::Add) if readers(from) == 1 => {
+            Some(LayerOperation::Add) if readers(network, from) == 1 => {
                 let [first, second] = *network.from(from - 1) else { continue };
                 (norm_of(first), Some(second))
             }
@@ -83,6 +98,14 @@ pub(crate) fn fusions(
         fusions[norm] = Fusion::Norm { masks: other.is_none() };
         fusions[relu] = Fusion::Relu { norm, other };
     }
+}
+
+fn layer_norms(
+    network: &Network<f32>,
+    operations: &[LayerOperation],
+    formats: &TensorFormats,
+    fusions: &mut [Fusion],
+) {
     for norm in 1..operations.len() {
         let LayerOperation::LayerNorm { .. } = operations[norm] else { continue };
         let (add, thin) = (norm - 1, formats.act(norm + 1));
@@ -102,10 +125,18 @@ pub(crate) fn fusions(
             (fusions[add], fusions[norm]) = (Fusion::BeforeNorm, Fusion::AfterSum);
         }
     }
+}
+
+fn gelus(
+    network: &Network<f32>,
+    operations: &[LayerOperation],
+    formats: &TensorFormats,
+    fusions: &mut [Fusion],
+) {
     for gelu in 1..operations.len().saturating_sub(1) {
         let around = [gelu - 1, gelu, gelu + 1];
         let is_linear = |l: usize| matches!(operations[l], LayerOperation::Linear { .. });
-        let in_turn = [gelu, gelu + 1].iter().all(|l| network.from(*l) == [*l] && readers(*l) == 1);
+        let in_turn = [gelu, gelu + 1].iter().all(|l| network.from(*l) == [*l] && readers(network, *l) == 1);
         let same =
             around.iter().all(|l| formats.reads(*l) == formats.reads(gelu) && !network.is_recomputed(*l));
         let narrow = [gelu, gelu + 1].iter().all(|act| formats.act(*act) == formats.reads(gelu));
@@ -121,7 +152,6 @@ pub(crate) fn fusions(
             fusions[gelu + 1] = Fusion::AfterGelu;
         }
     }
-    fusions
 }
 
 /// The distance of rows of logits in elements, if it is not the number of classes: rows of 16-bit logits begin at words of 16 bytes, which
