@@ -42,7 +42,5 @@ pub use pipe::{Damaged, Pipe, Wants};
 pub use registered_buffer::RegisteredBuffer;
 pub use sync_segment::{Pace, SyncSegment};
 
-#[cfg(all(test, not(miri)))]
-mod orders;
 #[cfg(test)]
 mod tests;

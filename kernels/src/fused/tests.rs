@@ -1,6 +1,8 @@
 //! Tests of every pattern on threads, with random members, sizes and trees, against plainly computed results; and of members that
 //! do not arrive or disagree.
 
+#[cfg(not(miri))]
+mod orders;
 #[cfg(all(target_os = "linux", not(miri)))]
 mod shared_memory;
 

@@ -45,7 +45,7 @@ fn files_and_crates_stay_small() {
 
 /// Lines of production code: neither blank nor a comment, in a folder `src`, outside of tests. The number only falls, except by what a
 /// change is granted.
-const PRODUCTION: usize = 112_130;
+const PRODUCTION: usize = 111_980;
 
 #[test]
 fn production_code_does_not_grow() {

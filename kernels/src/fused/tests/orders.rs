@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use super::sync::{Gate, Nap, Sleep, Waker, Word, gate, give_up};
+use super::super::sync::{Gate, Nap, Sleep, Waker, Word, gate, give_up};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{Arc, Condvar, Mutex};
