@@ -31,6 +31,7 @@ from .elements import NOTHING, Place
 from .joining import join
 from .messaging import Messaging
 from .options import Tensors, options, seconds
+from .recorder import is_wanted, recorded
 from .reductions import Reductions
 from .where import Places
 from .work import Done, Pending, Plan, Together
@@ -259,14 +260,21 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         return self._do(options(opts, timeout), Plan("barrier", NOTHING, NOTHING, []))
 
 
+RecordedGroup = recorded(AllfoldGroup)
+
+
 def create(options: Any, _: Any = None) -> AllfoldGroup:
     """Makes a group for ``torch.distributed``, with this process as a rank. The ranks find each other by the group's store."""
     simulated = simulation.group(options)
     if simulated is not None:
         return simulated
     limit = seconds(options.timeout)
+    kind = RecordedGroup if is_wanted() else AllfoldGroup
     native, left = join(options.store, options.group_rank, options.group_size, limit)
-    group = AllfoldGroup(native, options.store, limit, left)
+    group = kind(native, options.store, limit, left)
+    if isinstance(group, RecordedGroup):
+        # The default group has all ranks, and lists none.
+        group.global_ranks = options.global_ranks_in_group or list(range(options.group_size))
     _OPEN.add(group)
     return group
 

@@ -23,7 +23,7 @@ _calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 _idle = threading.Semaphore(0)
 
 
-def _elsewhere(call: Callable[[], None]) -> None:
+def elsewhere(call: Callable[[], None]) -> None:
     """Runs ``call`` on another thread, an idle one if there is one: a callback that a user has chained to a future may wait for
     another operation, and the thread that runs operations must be free for that operation."""
     _calls.put(call)
@@ -169,7 +169,7 @@ class Pending(Work):
             # The operations are done in the order of issue.
             last = self._natives[-1]
             if isinstance(last, NativeWork) and not last.is_done():
-                last.then(lambda _: _elsewhere(told))
+                last.then(lambda _: elsewhere(told))
             else:
                 last.then(lambda _: told())
         return self._future
@@ -195,6 +195,8 @@ class Receiving(Work):
         self._result = result
         self._after = after
         self._source = -1
+        # Called once at the end, with the error if there is one.
+        self.ended: Callable[[BaseException | None], None] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         limit = timeout.total_seconds() if timeout else self._limit
@@ -211,8 +213,15 @@ class Receiving(Work):
                     self._receives.pop(0)
             except (RuntimeError, ValueError) as error:
                 self._error = self._explain(error)
+                self._tell(self._error)
                 raise self._error from None
+            self._tell(None)
         return True
+
+    def _tell(self, error: BaseException | None) -> None:
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            ended(error)
 
     def synchronize(self) -> None:
         self.wait()
@@ -256,7 +265,7 @@ class Receiving(Work):
         if here() is not None:
             waiting()  # a simulated rank is one thread
         else:
-            _elsewhere(waiting)
+            elsewhere(waiting)
         return future
 
 
