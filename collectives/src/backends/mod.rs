@@ -109,11 +109,15 @@ pub(crate) trait Clock: Send + Sync {
 /// A backend as a communicator needs it. A method with a task, except `abort`, may be called by that task's thread only.
 pub(crate) trait Backend: Send + Sync {
     /// The task of a world rank's own code.
-    fn main(&self, world: Rank) -> TaskId;
-    /// A task for a communication thread of `parent`'s rank.
-    fn spawn(&self, parent: TaskId) -> TaskId;
+    fn main(&self, world: Rank) -> TaskId {
+        TaskId(world.0)
+    }
+    /// A task for a communication thread of `parent`'s rank: the same where the backend need not tell them apart.
+    fn spawn(&self, parent: TaskId) -> TaskId {
+        parent
+    }
     /// Ends a task: its thread ends. For the task of a rank's own code, the rank has returned.
-    fn retire(&self, task: TaskId);
+    fn retire(&self, _task: TaskId) {}
 
     /// The backend's clock and gates.
     fn clock(&self) -> &dyn Clock;

@@ -113,10 +113,6 @@ impl Mpi {
 }
 
 impl Backend for Mpi {
-    fn main(&self, world: Rank) -> TaskId {
-        TaskId(world.0)
-    }
-
     fn spawn(&self, parent: TaskId) -> TaskId {
         self.streams.fetch_add(1, Ordering::AcqRel);
         TaskId(parent.0 | STREAM)

@@ -64,16 +64,6 @@ fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
 }
 
 impl Backend for Tcp {
-    fn main(&self, _world: Rank) -> TaskId {
-        TaskId(0)
-    }
-
-    fn spawn(&self, parent: TaskId) -> TaskId {
-        parent
-    }
-
-    fn retire(&self, _actor: TaskId) {}
-
     fn clock(&self) -> &dyn Clock {
         &self.time
     }

@@ -65,16 +65,6 @@ impl Threads {
 }
 
 impl Backend for Threads {
-    fn main(&self, world: Rank) -> TaskId {
-        TaskId(world.0)
-    }
-
-    fn spawn(&self, parent: TaskId) -> TaskId {
-        parent
-    }
-
-    fn retire(&self, _actor: TaskId) {}
-
     fn clock(&self) -> &dyn Clock {
         &self.time
     }
