@@ -45,7 +45,7 @@ impl Platform {
     /// The machine as NCCL's tuner sees it, with `ranks` GPUs spread evenly over its nodes.
     pub fn of(machine: &Machine, ranks: u32, library: Library) -> Platform {
         let arch = arch(machine.gpu.generation);
-        let port = machine.port().bandwidth().0 as f64 / 1e9;
+        let port = machine.port().bandwidth().as_gb();
         let devices = (ranks / machine.nodes.max(1)).max(1);
         let table = (arch as usize).saturating_sub(1);
         let ring = match machine.nics {

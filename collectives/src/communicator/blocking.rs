@@ -1,7 +1,7 @@
 //! The blocking collectives on the caller's slices.
 
 use super::{Communicator, expect, in_place, out_of_place};
-use crate::{Collective, Element, Error, Rank, ReduceOp, Result};
+use crate::{Collective, Element, Rank, ReduceOp, Result};
 use allfold_kernels::fused::CallBuffers;
 
 /// `n` is [`Communicator::size`]. A row of [`crate::meaning`] gives the input and the output of each rank.
@@ -18,7 +18,7 @@ impl Communicator {
     /// Leaves the reduction of `input` over all ranks in `output`, which has the same length.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the lengths differ; the errors of the group.
+    /// [`crate::Error::Argument`] where the lengths differ; the errors of the group.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the output of all_reduce", output.len(), input.len())?;
         let request = self.request::<T>(Collective::AllReduce, input.len()).reduced(op);
@@ -28,7 +28,7 @@ impl Communicator {
     /// Replaces `data` on every rank by the root's `data`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group; the errors of the group.
+    /// [`crate::Error::Argument`] where `root` is no rank of the group; the errors of the group.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
         self.blocking(request, in_place(data))
@@ -37,7 +37,7 @@ impl Communicator {
     /// Leaves every rank's `block`, in order of ranks, in `output`, which is `n` times as long.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `output` has another length; the errors of the group.
+    /// [`crate::Error::Argument`] where `output` has another length; the errors of the group.
     pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
         expect("the output of all_gather", output.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::AllGather, block.len());
@@ -47,7 +47,7 @@ impl Communicator {
     /// [`Communicator::all_gather`] in place: `all` holds a block per rank, of which only this rank's own is read.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; the errors of the group.
+    /// [`crate::Error::Argument`] where the blocks do not divide among the ranks; the errors of the group.
     pub fn all_gather_in_place<T: Element>(&self, all: &mut [T]) -> Result<()> {
         let len = self.block_len("all_gather", all.len())?;
         self.blocking(self.request::<T>(Collective::AllGather, len), in_place(all))
@@ -56,7 +56,7 @@ impl Communicator {
     /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `input` has another length; the errors of the group.
+    /// [`crate::Error::Argument`] where `input` has another length; the errors of the group.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
@@ -67,7 +67,7 @@ impl Communicator {
     /// and is undefined afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group; the errors of the group.
+    /// [`crate::Error::Argument`] where `root` is no rank of the group; the errors of the group.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Reduce, data.len()).reduced(op).rooted(self.root(root)?);
         self.blocking(request, in_place(data))
@@ -77,7 +77,7 @@ impl Communicator {
     /// other ranks `output` is left alone and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `output` has another length; the errors of the
+    /// [`crate::Error::Argument`] where `root` is no rank of the group, or the root's `output` has another length; the errors of the
     /// group.
     pub fn gather<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Gather, block.len()).rooted(self.root(root)?);
@@ -93,7 +93,7 @@ impl Communicator {
     /// `input` is ignored and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; the errors of the
+    /// [`crate::Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; the errors of the
     /// group.
     pub fn scatter<T: Element>(&self, input: &[T], block: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Scatter, block.len()).rooted(self.root(root)?);
@@ -109,17 +109,11 @@ impl Communicator {
     /// which `n` divides.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the lengths differ or `n` does not divide them; the errors of the group.
+    /// [`crate::Error::Argument`] where the lengths differ or `n` does not divide them; the errors of the group.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
-        let n = self.size() as usize;
         expect("the output of all_to_all", output.len(), input.len())?;
-        if !input.len().is_multiple_of(n) {
-            let len = input.len();
-            return Err(Error::Argument(format!(
-                "all_to_all takes one block per rank: {len} elements do not divide among {n} ranks"
-            )));
-        }
-        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), out_of_place(input, output))
+        let len = self.block_len("all_to_all", input.len())?;
+        self.blocking(self.request::<T>(Collective::AllToAll, len), out_of_place(input, output))
     }
 
     /// Returns once every rank has called it.

@@ -78,7 +78,7 @@ impl Communicator {
             transport.enter(&call)?;
             transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
             if let Event::Received { frame, .. } = transport.wait(0)? {
-                agrees(transport, (&call, bytes), (rank, peer), &frame)?;
+                agrees(transport, &call, bytes, rank, peer, &frame)?;
             }
             transport.done();
             Ok(Buffer::zeroed(0))

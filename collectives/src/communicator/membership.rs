@@ -1,7 +1,7 @@
 //! A rank's membership in a group: the state shared by its communicator, its communication thread and the world.
 
 use crate::backends::shm::Segment;
-use crate::backends::{Backend, GateId, Member, TaskId};
+use crate::backends::{Backend, GateId, GroupKey, Member, TaskId};
 use crate::flight::{Recorder, Ticket};
 use crate::transport::Connection;
 use crate::{Call, Error, Lost, Rank, Result};
@@ -101,21 +101,19 @@ impl Membership {
         membership
     }
 
-    /// A membership of the same rank in a subgroup of these ranks, named after operation `sequence` and `color`.
-    pub fn subgroup_of(
-        &self,
-        member: Member,
-        members: &[Rank],
-        sequence: u64,
-        color: u32,
-    ) -> Arc<Membership> {
+    /// A membership of the same rank in the group of these ranks, of which it is one, named after operation `sequence` and `color`.
+    pub fn subgroup(&self, members: &[Rank], sequence: u64, color: u32) -> Result<Arc<Membership>> {
+        let group =
+            self.backend.subgroup(GroupKey { parent: self.member.group, sequence, color }, members)?;
+        let place = members.iter().position(|rank| *rank == self.member.rank).unwrap_or_default();
+        let member = Member { group, rank: Rank(place as u32) };
         let words = [self.name, sequence, u64::from(color)];
         let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let name = words.into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1;
         let in_world = |rank: &Rank| self.world.as_ref().map_or(*rank, |world| world[rank.index()]);
         let called = (name, Some(members.iter().map(in_world).collect()));
         let size = members.len() as u32;
-        Membership::take(self.backend.clone(), self.task, member, size, called, &self.process_state)
+        Ok(Membership::take(self.backend.clone(), self.task, member, size, called, &self.process_state))
     }
 
     /// Stores the training step that this rank is in, for its flight record.

@@ -233,12 +233,6 @@ impl Communicator {
         self.membership.size
     }
 
-    /// The numbers of this communicator's ranks in the world, in order of their ranks here.
-    pub fn world_ranks(&self) -> Vec<Rank> {
-        let all = || (0..self.size()).map(Rank).collect();
-        self.membership.world.as_ref().map_or_else(all, |world| world.to_vec())
-    }
-
     /// The number of operations so far, which is also the number of the next operation in errors and flight records.
     pub fn operations(&self) -> u64 {
         self.membership.operations()

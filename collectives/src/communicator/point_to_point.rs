@@ -27,8 +27,7 @@ impl Communicator {
     /// length or type; the errors of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
-        let result =
-            self.in_flight(&call, peer, |transport| take(transport, &call, (self.rank(), peer), data));
+        let result = self.in_flight(&call, peer, |transport| take(transport, &call, self.rank(), peer, data));
         self.membership.report(result)
     }
 
@@ -55,7 +54,7 @@ impl Communicator {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
         let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
         self.run_later(ticket, move |connection| {
-            take(connection.messages(), &call, (rank, peer), &mut data)?;
+            take(connection.messages(), &call, rank, peer, &mut data)?;
             Ok(data)
         })
     }
@@ -139,14 +138,15 @@ fn post<T: Element>(transport: &mut dyn Transport, call: &Arc<Call>, peer: Rank,
 fn take<T: Element>(
     transport: &mut dyn Transport,
     call: &Arc<Call>,
-    (rank, peer): (Rank, Rank),
+    rank: Rank,
+    peer: Rank,
     data: &mut [T],
 ) -> Result<()> {
     transport.enter(call)?;
     let bytes = size_of_val(data);
     transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
     if let Event::Received { frame, .. } = transport.wait(0)? {
-        agrees(transport, (call, bytes), (rank, peer), &frame)?;
+        agrees(transport, call, bytes, rank, peer, &frame)?;
         if frame.payload.len() != bytes {
             let why =
                 format!("rank {peer} sent a message without contents: receive it by `recv_length_async`");
@@ -161,8 +161,10 @@ fn take<T: Element>(
 /// Fails the group if the received message differs from the message that this rank has called for.
 pub(super) fn agrees(
     transport: &mut dyn Transport,
-    (call, bytes): (&Arc<Call>, usize),
-    (rank, peer): (Rank, Rank),
+    call: &Arc<Call>,
+    bytes: usize,
+    rank: Rank,
+    peer: Rank,
     frame: &Frame,
 ) -> Result<()> {
     if *frame.call == **call && frame.payload.length() == bytes {

@@ -1,7 +1,6 @@
 //! Shrinking a communicator to the surviving ranks after a failure.
 
 use super::Communicator;
-use crate::backends::{GroupKey, Member};
 use crate::{Rank, Result};
 
 /// The sequence number in the key of the group that the first `shrink` makes; no operation reaches this number. Later calls of `shrink`
@@ -46,12 +45,7 @@ impl Communicator {
         );
         let _ = self.drain();
         let left = self.membership.backend.survivors(self.membership.task, self.membership.member)?;
-        let place = left.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
         let sequence = SHRINK - self.shrunk.replace(self.shrunk.get() + 1);
-        let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
-        let group = self.membership.backend.subgroup(key, &left)?;
-        let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, &left, sequence, 0);
-        Ok((Communicator::new(membership, self.plan).at(self.owner.clone()), left))
+        Ok((self.of_some(&left, sequence, 0)?, left))
     }
 }

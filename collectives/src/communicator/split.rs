@@ -1,7 +1,6 @@
 //! Splitting a communicator into smaller ones.
 
 use super::{Communicator, expect, in_place};
-use crate::backends::{GroupKey, Member};
 use crate::{Collective, Element, Error, Operation, Rank, Result};
 use std::collections::BTreeSet;
 
@@ -28,13 +27,7 @@ impl Communicator {
             .collect();
         members.sort();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-        let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
-
-        let key = GroupKey { parent: self.membership.member.group, sequence, color };
-        let group = self.membership.backend.subgroup(key, &members)?;
-        let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, &members, key.sequence, color);
-        let mut smaller = Communicator::new(membership, self.plan).at(self.owner.clone());
+        let mut smaller = self.of_some(&members, sequence, color)?;
         if self.membership.sync_segment.get().is_some() {
             smaller.share_memory()?;
         }
@@ -57,19 +50,20 @@ impl Communicator {
             let last = self.size() - 1;
             return wrong(format!("rank {outside} is outside the group: its ranks are 0 to {last}"));
         }
-        let Some(place) = members.iter().position(|rank| *rank == self.rank()) else {
+        if !distinct.contains(&self.rank()) {
             return wrong(format!(
                 "rank {} cannot make a group of {}: it is not in the list; only the listed ranks call this",
                 self.rank(),
                 Rank::list(members)
             ));
-        };
+        }
         // The number is in a range that neither operations nor shrunk groups reach.
-        let sequence = 1 << 62 | name & ((1 << 62) - 1);
-        let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
-        let group = self.membership.backend.subgroup(key, members)?;
-        let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, members, sequence, 0);
+        self.of_some(members, 1 << 62 | name & ((1 << 62) - 1), 0)
+    }
+
+    /// The communicator of these ranks, which all call this with one number and color. It has this communicator's plan.
+    pub(super) fn of_some(&self, members: &[Rank], sequence: u64, color: u32) -> Result<Communicator> {
+        let membership = self.membership.subgroup(members, sequence, color)?;
         Ok(Communicator::new(membership, self.plan).at(self.owner.clone()))
     }
 
@@ -103,7 +97,7 @@ mod tests {
                 for name in [5, 1 << 40] {
                     let group = comm.subgroup(&[Rank(2), Rank(0), Rank(1)], name)?;
                     assert_eq!(group.rank(), Rank((comm.rank().0 + 1) % 3));
-                    assert_eq!(group.world_ranks(), [Rank(2), Rank(0), Rank(1)]);
+                    assert_eq!(group.membership.world.as_deref(), Some(&[Rank(2), Rank(0), Rank(1)][..]));
                     let mut sum = [i64::from(comm.rank().0)];
                     group.all_reduce(&mut sum, ReduceOp::Sum)?;
                     total += sum[0];

@@ -5,17 +5,26 @@ use crate::layout::Sharding;
 use crate::parameters::Physical;
 use allfold_sim::machines::Generation;
 
+/// Kernels of attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attention {
+    /// The scores are written to memory and read again.
+    Unfused,
+    /// The first FlashAttention on Ampere, FlashAttention 2 on Hopper.
+    First,
+    /// FlashAttention 2, written for Ampere.
+    Second,
+    /// The newest kernel of each generation.
+    Newest,
+}
+
 /// The properties of a framework on which the time of a step depends, from its documentation and code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traits {
     /// How often its kernels between products pass the activations through memory.
     pub(crate) passes: Physical,
-    /// Whether its attention keeps the scores out of memory.
-    pub(crate) fused_attention: bool,
-    /// Whether its attention on Hopper is the one written for Ampere (FlashAttention 2).
-    pub(crate) older_attention: bool,
-    /// Whether its attention on Ampere is the first FlashAttention.
-    pub(crate) first_attention: bool,
+    /// The kernels of its attention.
+    pub(crate) attention: Attention,
     /// Bytes of an element of the gradients that are exchanged.
     pub(crate) gradient_bytes: f64,
     /// Bytes of memory traffic for each gradient of a weight that is added to that of earlier micro-batches.
@@ -52,9 +61,7 @@ const FUSED_SUM: f64 = 3.0;
 
 const MEGATRON: Traits = Traits {
     passes: Physical::PassesMegatron,
-    fused_attention: false,
-    older_attention: false,
-    first_attention: false,
+    attention: Attention::Unfused,
     accumulated: KERNEL_SUM,
     gradient_bytes: 2.0,
     tensor_exposed: Physical::TensorExposed,
@@ -72,8 +79,7 @@ const MEGATRON: Traits = Traits {
 
 const PYTORCH: Traits = Traits {
     passes: Physical::PassesEager,
-    fused_attention: true,
-    older_attention: true,
+    attention: Attention::Second,
     gradient_bytes: 4.0,
     hides_gradients: true,
     sharded_messages: false,
@@ -83,7 +89,7 @@ const PYTORCH: Traits = Traits {
 
 const CORE: Traits = Traits {
     passes: Physical::PassesTransformerEngine,
-    fused_attention: true,
+    attention: Attention::Newest,
     accumulated: FUSED_SUM,
     gradient_bytes: 4.0,
     eager: false,
@@ -120,8 +126,7 @@ impl Traits {
                 ..MEGATRON
             },
             Framework::HuggingfaceDeepspeed => Traits {
-                fused_attention: false,
-                older_attention: false,
+                attention: Attention::Unfused,
                 gradient_bytes: 2.0,
                 single_nic: true,
                 selective: [0.0, 0.0, 0.2, 0.0],
@@ -139,7 +144,7 @@ impl Traits {
             Framework::MegatronCore => CORE,
             Framework::Automodel => Traits { accumulated: KERNEL_SUM, hides_gradients: true, ..CORE },
             Framework::Foundry => Traits {
-                first_attention: true,
+                attention: Attention::First,
                 gradient_bytes: 2.0,
                 contention: Physical::ContentionFirstFsdp,
                 selective: [0.0, 0.0, 0.2, 0.0],
@@ -157,7 +162,9 @@ impl Traits {
     /// The properties of a job's framework, and what the job's run states beyond them.
     pub(crate) fn of_job(job: &TrainingJob) -> Traits {
         let mut traits = Traits::of(job.framework);
-        traits.fused_attention &= !job.details.unfused_attention && !lacks_sinks(job);
+        if job.details.unfused_attention || lacks_sinks(job) {
+            traits.attention = Attention::Unfused;
+        }
         traits.fused_experts = fuses_experts(job);
         traits.hides_gradients &= !job.details.no_overlap;
         traits.single_nic &= matches!(job.layout.sharding, Sharding::Zero2 | Sharding::Zero3);

@@ -6,7 +6,7 @@
 //! between products      bytes of the activations x passes / memory
 //! ```
 
-use crate::framework::Traits;
+use crate::framework::{Attention, Traits};
 use crate::job::{OperandPrecision, TrainingJob};
 use crate::parameters::{Physical as P, StepParameters};
 use allfold_sim::machines::Generation;
@@ -92,15 +92,17 @@ impl Speeds {
         let fused = p.share(by_generation(cluster.generation, ATTENTION));
         let old = cluster.generation == Generation::Volta;
         let narrow_heads = job.model.head_width() <= 64.0 && job.model.latent.is_none();
-        let first = traits.first_attention && cluster.generation == Generation::Ampere;
-        let older = traits.older_attention && cluster.generation == Generation::Hopper;
+        let of_kernel = match (traits.attention, cluster.generation) {
+            (Attention::First, Generation::Ampere) => p.at(P::AttentionFirst),
+            (Attention::First | Attention::Second, Generation::Hopper) => p.at(P::AttentionOlder),
+            _ => 1.0,
+        };
         let attention = peak
             * power
             * fused
             * if old { VOLTA_ATTENTION } else { 1.0 }
             * if narrow_heads { p.at(P::AttentionNarrow) } else { 1.0 }
-            * if older { p.at(P::AttentionOlder) } else { 1.0 }
-            * if first { p.at(P::AttentionFirst) } else { 1.0 };
+            * of_kernel;
         Speeds {
             wide,
             blocks,
@@ -160,7 +162,7 @@ impl Speeds {
 
     /// Seconds of attention forward and backward: FLOPs of both products over all pairs, and elements of the scores.
     pub(crate) fn attention(&self, flops: f64, scores: f64, traits: &Traits, p: &StepParameters) -> [f64; 2] {
-        if traits.fused_attention {
+        if traits.attention != Attention::Unfused {
             let forward = 0.5 * flops / self.attention; // causal: half of the pairs
             return [forward, 2.5 * forward]; // backward: five products for two
         }

@@ -135,7 +135,7 @@ fn links(topology: &Topology, output: &mut RunOutput) -> CommandResult {
         &[
             ("links", |family| family.name.clone()),
             ("count", |family| family.count.to_string()),
-            ("GB/s one way", |family| format!("{:.2}", family.link.bandwidth.0 as f64 / 1e9)),
+            ("GB/s one way", |family| format!("{:.2}", family.link.bandwidth.as_gb())),
             ("latency (us)", |family| format!("{:.2}", family.link.latency.as_micros())),
         ],
     ))

@@ -199,7 +199,7 @@ impl Machine {
         };
         let (rails, bandwidth) = self.rails(nics);
         let nic = Link { bandwidth, latency: half(2_700) };
-        let gb_per_s = bandwidth.0 as f64 / 1e9;
+        let gb_per_s = bandwidth.as_gb();
         let (nodes, devices, fabric) = (self.nodes, self.devices, nics.fabric);
         let plural = if rails == 1 { "" } else { "s" };
         let name = format!(

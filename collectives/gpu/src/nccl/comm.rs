@@ -3,7 +3,7 @@
 use super::api::{self, Answer, Api, Config, CudaStream, IN_PROGRESS, RawComm, RawId, SUCCESS, check};
 use super::aside::{Sent, aside};
 use super::call::{NcclCall, Use};
-use super::control::{Control, agree};
+use super::control::{ComparedCalls, Control, Kind};
 use super::deadline::{Wait, until};
 use super::presence::NcclLibrary;
 use crate::driver::failed;
@@ -56,13 +56,7 @@ pub struct NcclComm {
     pub(super) rank: Rank,
     pub(super) size: u32,
     pub(super) deadline: Duration,
-    /// The channel by which ranks compare calls before issuing them, if the ranks joined through one.
-    control: Option<Box<dyn Control>>,
-    /// Whether every call is compared, and not only the first of each kind.
-    debug: bool,
-    /// The kinds of calls on which all ranks have agreed.
-    agreed: BTreeSet<Kind>,
-    sequence: u64,
+    calls: ComparedCalls,
     /// The buffer of one byte that a barrier reduces.
     pub(super) one: Option<Memory>,
     /// Calls that are recorded for a group, or about to be made.
@@ -84,9 +78,6 @@ pub struct NcclComm {
 /// The thread blocks of NCCL's kernels on a GPU that several ranks share. Blocks of all ranks must run at the same time, because each
 /// waits for the others: on an H200, all-reduces of 4 and 8 ranks ended with 32 blocks and hung with NCCL's own number.
 const BLOCKS: u32 = 32;
-
-/// The kind of a call, which ranks compare the first time: the collective, its elements or bytes, the type, the operator and root.
-pub(super) type Kind = (&'static str, usize, c_int, c_int);
 
 /// Where NCCL stores the handle of a new communicator, perhaps after its call has returned.
 pub(super) struct Region(AtomicPtr<std::ffi::c_void>);
@@ -145,7 +136,7 @@ impl NcclComm {
         let limited = together > 1 && !queue.machine().seeded(23);
         let blocks = limited.then(|| (BLOCKS / together).max(1));
         let mut comm = NcclComm::make_by(api, queue, (rank, size), (UniqueId(id), blocks), deadline)?;
-        (comm.control, comm.debug) = (Some(control), debug);
+        comm.calls = ComparedCalls::through(control, debug);
         Ok(comm)
     }
 
@@ -201,10 +192,7 @@ impl NcclComm {
             rank,
             size,
             deadline,
-            control: None,
-            debug: false,
-            agreed: BTreeSet::new(),
-            sequence: 0,
+            calls: ComparedCalls::default(),
             one: None,
             posted: Vec::new(),
             open: false,
@@ -261,13 +249,7 @@ impl NcclComm {
     /// call.
     pub(super) fn enter(&mut self, kind: Option<Kind>, call: impl FnOnce() -> String) -> Result<()> {
         self.whole()?;
-        self.sequence += 1;
-        let new = self.debug || kind.is_some_and(|kind| !self.agreed.contains(&kind));
-        let Some(control) = self.control.as_deref_mut().filter(|_| new) else { return Ok(()) };
-        let call = format!("{} as operation {}", call(), self.sequence);
-        agree(control, &call).map_err(|error| self.give_up(error))?;
-        self.agreed.extend(kind);
-        Ok(())
+        self.calls.compare(kind, call).map_err(|error| self.give_up(error))
     }
 
     /// The checks of [`NcclComm::all_reduce`], for a schedule that runs over this communicator's messages.

@@ -1,6 +1,8 @@
 //! The channel, separate from NCCL, by which ranks exchange a few bytes before they use NCCL.
 
 use crate::{Communicator, Error, Rank, Result};
+use std::collections::BTreeSet;
+use std::ffi::c_int;
 
 /// A channel by which the ranks of a communicator exchange a few bytes.
 pub trait Control {
@@ -58,11 +60,42 @@ pub fn culprit(comm: &Communicator, error: Error) -> Error {
     }
 }
 
+/// The kind of a call, which ranks compare the first time: the collective, its elements or bytes, the type, the operator and root.
+pub(super) type Kind = (&'static str, usize, c_int, c_int);
+
+/// The calls of a communicator, which ranks compare before they issue them.
+#[derive(Default)]
+pub(super) struct ComparedCalls {
+    /// The channel by which ranks compare calls, if the ranks joined through one.
+    control: Option<Box<dyn Control>>,
+    /// Whether every call is compared, and not only the first of each kind.
+    every: bool,
+    /// The kinds of calls on which all ranks have agreed.
+    agreed: BTreeSet<Kind>,
+    sequence: u64,
+}
+
+impl ComparedCalls {
+    pub fn through(control: Box<dyn Control>, every: bool) -> ComparedCalls {
+        ComparedCalls { control: Some(control), every, ..ComparedCalls::default() }
+    }
+
+    /// Counts a call, and compares it unless all ranks have agreed on its kind.
+    pub fn compare(&mut self, kind: Option<Kind>, call: impl FnOnce() -> String) -> Result<()> {
+        self.sequence += 1;
+        let new = self.every || kind.is_some_and(|kind| !self.agreed.contains(&kind));
+        let Some(control) = self.control.as_deref_mut().filter(|_| new) else { return Ok(()) };
+        agree(control, &format!("{} as operation {}", call(), self.sequence))?;
+        self.agreed.extend(kind);
+        Ok(())
+    }
+}
+
 /// The length in bytes of the text that describes a call.
 const SAID: usize = 160;
 
 /// Compares the calls that all ranks are about to make; the error names rank 0 and the first rank that differs from rank 0.
-pub(super) fn agree(control: &mut dyn Control, call: &str) -> Result<()> {
+fn agree(control: &mut dyn Control, call: &str) -> Result<()> {
     let mut mine = [b' '; SAID];
     let bytes = call.as_bytes();
     let len = bytes.len().min(SAID);

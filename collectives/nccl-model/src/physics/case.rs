@@ -20,23 +20,9 @@ pub struct Setting {
     pub host_stores: Option<f64>,
 }
 
-/// A call with NCCL's choice, as the physical model needs it.
+/// The machine of a call: all that the model reads of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PhysicsCase {
-    /// The collective that is called.
-    pub collective: Collective,
-    /// The algorithm that NCCL chooses.
-    pub algorithm: NcclAlgorithm,
-    /// The protocol that NCCL chooses.
-    pub protocol: Protocol,
-    /// The size of the call in bytes, as nccl-tests counts it.
-    pub bytes: f64,
-    /// The number of all ranks.
-    pub ranks: f64,
-    /// The number of groups of GPUs that share NVLink or PCIe.
-    pub nodes: f64,
-    /// The number of ranks of one node.
-    pub devices: f64,
+pub struct CallMachine {
     /// The boost clock of the GPUs in GHz.
     pub clock: f64,
     /// The generation of the GPUs.
@@ -55,12 +41,38 @@ pub struct PhysicsCase {
     pub fabric: Fabric,
     /// Whether the NICs access GPU memory directly.
     pub direct: bool,
-    /// Whether LL128 may be used.
-    pub ll128: bool,
     /// Whether GPUs of a node write into each other's memory.
     pub peer: bool,
     /// The number of GPUs that share one PCIe link to the host.
     pub sharing_uplink: f64,
+    /// The bandwidth of a tree's channel in NCCL's tuner, in GB/s.
+    pub tree: f64,
+    /// The number of GPUs that one process drives.
+    pub driven: f64,
+    /// If the host matches messages to buffers: the size in bytes of the largest message that the host stores in GPU memory without
+    /// a call of the driver; otherwise `None`.
+    pub host_stores: Option<f64>,
+}
+
+/// A call with NCCL's choice, as the physical model needs it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PhysicsCase {
+    /// The collective that is called.
+    pub collective: Collective,
+    /// The algorithm that NCCL chooses.
+    pub algorithm: NcclAlgorithm,
+    /// The protocol that NCCL chooses.
+    pub protocol: Protocol,
+    /// The size of the call in bytes, as nccl-tests counts it.
+    pub bytes: f64,
+    /// The number of all ranks.
+    pub ranks: f64,
+    /// The number of groups of GPUs that share NVLink or PCIe.
+    pub nodes: f64,
+    /// The number of ranks of one node.
+    pub devices: f64,
+    /// The machine that runs the call.
+    pub machine: CallMachine,
     /// The number of channels that NCCL's graph search finds.
     pub channels: f64,
     /// The number of channels that NCCL launches for large calls.
@@ -71,13 +83,6 @@ pub struct PhysicsCase {
     pub base: f64,
     /// The latency of a step within a node in NCCL's tuner, in microseconds.
     pub step: f64,
-    /// The bandwidth of a tree's channel in NCCL's tuner, in GB/s.
-    pub tree: f64,
-    /// The number of GPUs that one process drives.
-    pub driven: f64,
-    /// If the host matches messages to buffers: the size in bytes of the largest message that the host stores in GPU memory without
-    /// a call of the driver; otherwise `None`.
-    pub host_stores: Option<f64>,
     /// Whether the call adds numbers of one byte.
     pub adds_bytes: bool,
     /// Whether this call has the first size that the run measured.
@@ -114,13 +119,12 @@ impl Setting {
         algorithm: NcclAlgorithm,
         protocol: Protocol,
     ) -> PhysicsCase {
-        let Setting { machine, platform, .. } = self;
+        let platform = &self.platform;
         let graph = match algorithm {
             NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => platform.nvls.unwrap_or(platform.ring),
             NcclAlgorithm::Tree => platform.tree,
             _ => platform.ring,
         };
-        let nics = machine.nics;
         let believed = estimate(platform, collective, bytes, algorithm, protocol);
         PhysicsCase {
             collective,
@@ -130,29 +134,36 @@ impl Setting {
             ranks: f64::from(platform.ranks),
             nodes: f64::from(platform.nodes),
             devices: f64::from(platform.ranks_per_node()),
-            clock: machine.gpu.clock,
-            generation: machine.gpu.generation,
-            nvlink: machine.nvlink,
-            switched: machine.switched,
-            port: machine.port().bandwidth().0 as f64 / 1e9,
-            network: machine.network().map_or(0.0, |all| all.0 as f64 / 1e9),
-            nics: nics.map_or(0.0, |nics| f64::from(nics.count)),
-            fabric: nics.map_or(Fabric::Unknown, |nics| nics.fabric),
-            direct: nics.is_none_or(|nics| nics.gpudirect),
-            ll128: platform.ll128,
-            peer: machine.peer,
-            sharing_uplink: f64::from(machine.sharing_uplink),
+            machine: self.call_machine(),
             channels: f64::from(graph.channels),
             running: running(platform, algorithm, &graph),
             used: used(running(platform, algorithm, &graph), bytes as f64, platform, algorithm, protocol),
             base: super::super::constants::base_us(algorithm, opening(collective, protocol)),
             step: super::super::constants::inside_us(platform, algorithm, protocol),
-            tree: super::super::constants::tree(platform),
-            driven: f64::from(self.driven),
-            host_stores: self.host_stores,
             adds_bytes: false,
             first,
             tuner_us: believed.map_or(f64::NAN, |found| found.time_us),
+        }
+    }
+
+    fn call_machine(&self) -> CallMachine {
+        let Setting { machine, platform, .. } = self;
+        let nics = machine.nics;
+        CallMachine {
+            clock: machine.gpu.clock,
+            generation: machine.gpu.generation,
+            nvlink: machine.nvlink,
+            switched: machine.switched,
+            port: machine.port().bandwidth().as_gb(),
+            network: machine.network().map_or(0.0, |all| all.as_gb()),
+            nics: nics.map_or(0.0, |nics| f64::from(nics.count)),
+            fabric: nics.map_or(Fabric::Unknown, |nics| nics.fabric),
+            direct: nics.is_none_or(|nics| nics.gpudirect),
+            peer: machine.peer,
+            sharing_uplink: f64::from(machine.sharing_uplink),
+            tree: super::super::constants::tree(platform),
+            driven: f64::from(self.driven),
+            host_stores: self.host_stores,
         }
     }
 }

@@ -34,9 +34,9 @@ pub fn closed(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 
 /// call.
 pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
     let mut time = device;
-    if terms.has(ModelTerm::HostLaunch) && case.driven > 1.0 {
+    if terms.has(ModelTerm::HostLaunch) && case.machine.driven > 1.0 {
         let each = parameters.at(LAUNCH) + parameters.at(LAUNCH_CHANNEL) * case.used;
-        time = device.hypot(each * case.driven);
+        time = device.hypot(each * case.machine.driven);
     }
     if terms.has(ModelTerm::FirstCall) && case.first {
         time *= parameters.at(FIRST);
@@ -75,7 +75,7 @@ pub(super) fn chain(case: &PhysicsCase) -> (f64, f64) {
 
 /// The time of a hop from node to node, in microseconds.
 pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
-    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
+    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.machine.fabric);
     let protocol = match case.protocol {
         Protocol::Ll => 1.0,
         Protocol::Ll128 => parameters.at(HOP_LL128),
@@ -106,7 +106,7 @@ fn message(case: &PhysicsCase) -> f64 {
 pub(super) fn step(case: &PhysicsCase, parameters: &Parameters) -> f64 {
     match case.algorithm {
         NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => case.step * parameters.at(NVLS_STEP),
-        _ if case.nvlink && case.generation == Generation::Blackwell => {
+        _ if case.machine.nvlink && case.machine.generation == Generation::Blackwell => {
             case.step * parameters.of_protocol(STEP, case.protocol) * parameters.at(STEP_NVLINK5)
         }
         _ => case.step * parameters.of_protocol(STEP, case.protocol),
@@ -116,7 +116,7 @@ pub(super) fn step(case: &PhysicsCase, parameters: &Parameters) -> f64 {
 /// The time before a call's first byte, in microseconds: a kernel's start and its first look at flags take a number of clock cycles.
 pub(super) fn base(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let base = if case.base > 0.0 { case.base } else { 8.4 };
-    let clock = if terms.has(ModelTerm::GpuClock) { case.clock } else { USUAL_CLOCK };
+    let clock = if terms.has(ModelTerm::GpuClock) { case.machine.clock } else { USUAL_CLOCK };
     base * USUAL_CLOCK / clock * parameters.of_protocol(BASE, opening(case.collective, case.protocol))
 }
 
@@ -168,12 +168,13 @@ impl Rates {
             (Protocol::Ll, _) => (port * 0.5, network / 2.0),
             (Protocol::Ll128, NcclAlgorithm::Tree) => {
                 let data = if nodes == 1.0 { 7.0 / 9.0 } else { 15.0 / 16.0 };
-                (port.min(case.running * case.tree) * 0.92 * data, network * 15.0 / 16.0)
+                (port.min(case.running * case.machine.tree) * 0.92 * data, network * 15.0 / 16.0)
             }
             (Protocol::Ll128, _) => (port * 0.92, network * 15.0 / 16.0),
-            (_, NcclAlgorithm::Tree) => {
-                (port.min(case.running * case.tree) * parameters.at(TREE), network * parameters.at(TREE))
-            }
+            (_, NcclAlgorithm::Tree) => (
+                port.min(case.running * case.machine.tree) * parameters.at(TREE),
+                network * parameters.at(TREE),
+            ),
             (_, NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => {
                 (port * parameters.at(NVLS), network * parameters.at(TREE))
             }
@@ -207,20 +208,20 @@ impl Rates {
 /// (`src/device/reduce_kernel.h`). Over PCIe channels wait for the link, and the last step costs less than this: two L40S are predicted 1.25
 /// times too slow.
 fn port(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
-    let kind = match (case.nvlink, case.peer) {
-        (true, _) => link(case.generation),
+    let kind = match (case.machine.nvlink, case.machine.peer) {
+        (true, _) => link(case.machine.generation),
         (_, true) => LINK_PCIE,
         _ => LINK_COPIED,
     };
     let achieved = terms.has(ModelTerm::LinkEfficiency);
-    let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
-    let mut port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
+    let pairs = if case.machine.nvlink && !case.machine.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
+    let mut port = case.machine.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
     if kind == LINK_PCIE && case.devices > 2.0 && achieved {
         port *= parameters.at(LINK_BRIDGES);
     }
     if kind == LINK_COPIED {
         // All bytes pass the link between a PCIe switch and the host.
-        port = port.min(case.port / case.sharing_uplink);
+        port = port.min(case.machine.port / case.machine.sharing_uplink);
     }
     let ring = (case.algorithm, case.protocol) == (NcclAlgorithm::Ring, Protocol::Simple);
     if !ring || case.nodes > 1.0 || !terms.has(ModelTerm::RingEnd) {
@@ -233,7 +234,7 @@ fn port(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
         Collective::AllGather => (others, 0.0),
         _ => return port,
     };
-    let bytes = if case.adds_bytes && case.nvlink { parameters.at(RING_BYTES) } else { 0.0 };
+    let bytes = if case.adds_bytes && case.machine.nvlink { parameters.at(RING_BYTES) } else { 0.0 };
     port * steps / (steps + parameters.at(RING_END) + adding * bytes)
 }
 
@@ -241,7 +242,7 @@ fn port(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
 /// the GPU's part for itself, which takes longer than the link saves; sends over PCIe leave them time for it.
 fn sent(case: &PhysicsCase, parameters: &Parameters, terms: Terms, port: f64) -> f64 {
     let others = (case.ranks - 1.0) / case.ranks;
-    match (case.nvlink, terms.has(ModelTerm::OwnPart)) {
+    match (case.machine.nvlink, terms.has(ModelTerm::OwnPart)) {
         (false, true) => others,
         (_, false) => others / parameters.at(P2P),
         _ => others / parameters.at(P2P) + port / parameters.at(P2P_COPY) / case.ranks,
@@ -260,19 +261,19 @@ fn out_of_trees(nodes: f64) -> f64 {
 
 /// The bandwidth out of a node, in GB/s.
 fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
-    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
-    let sockets = case.fabric == Fabric::Sockets;
+    let fabric = terms.has(ModelTerm::NicFamily).then_some(case.machine.fabric);
+    let sockets = case.machine.fabric == Fabric::Sockets;
     let mut share = if terms.has(ModelTerm::LinkEfficiency) { parameters.family(SHARE, fabric) } else { 1.0 };
-    if !case.direct && !sockets && terms.has(ModelTerm::HostStaging) {
+    if !case.machine.direct && !sockets && terms.has(ModelTerm::HostStaging) {
         share *= parameters.at(SHARE_COPIED);
     }
     if terms.has(ModelTerm::Congestion) && case.nodes > 64.0 {
         // Measured for GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 GB/s on 512 nodes.
         share *= 0.895f64.powf((case.nodes / 64.0).log2());
     }
-    let all = case.network * share;
+    let all = case.machine.network * share;
     match sockets && terms.has(ModelTerm::Sockets) {
-        true => all.min(parameters.at(SOCKET) * case.nics),
+        true => all.min(parameters.at(SOCKET) * case.machine.nics),
         false => all,
     }
 }

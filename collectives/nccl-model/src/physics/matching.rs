@@ -33,11 +33,12 @@ const CHUNK: f64 = 524_288.0;
 
 /// The time that the host of one NIC spends on copies, in microseconds; 0 if NICs match messages or there is one node.
 pub(super) fn matching(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
-    let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(ModelTerm::HostMatching))
+    let Some(stored) =
+        case.machine.host_stores.filter(|_| case.nodes > 1.0 && terms.has(ModelTerm::HostMatching))
     else {
         return 0.0;
     };
-    let channels = (case.used / case.nics.max(1.0)).ceil();
+    let channels = (case.used / case.machine.nics.max(1.0)).ceil();
     let copy = |bytes: f64| match bytes > stored {
         true => parameters.at(MATCH) + bytes.min(WHOLE) / 1e3 / parameters.at(MATCH_RATE),
         false => 0.0,

@@ -11,7 +11,7 @@ mod parameters;
 mod simulated;
 mod terms;
 
-pub use case::{PhysicsCase, Setting};
+pub use case::{CallMachine, PhysicsCase, Setting};
 pub use closed::closed;
 pub use matching::STORED;
 pub use parameters::{COUNT, PARAMETERS, Parameter, Parameters};

@@ -1,7 +1,8 @@
 //! Finds the culprit of an exceeded deadline: starts at the late rank and follows the ranks that each rank waits for, to a rank that
 //! waits for none.
 
-use super::state::{Doing, Entered, State, Task, Wait};
+use super::state::State;
+use super::tasks::{Doing, Entered, Task, Wait};
 use crate::Rank;
 use crate::backends::TaskId;
 use std::collections::BTreeSet;
@@ -12,8 +13,8 @@ impl State {
         let mut at = late;
         let mut seen = BTreeSet::new();
         loop {
-            let half = self.half(at);
-            let of = self.at(at);
+            let half = self.tasks.half(at);
+            let of = self.tasks.at(at);
             let (doing, rank) =
                 (of.doing, of.entered.as_ref().map_or(of.rank, |entered| entered.member.rank));
             let Doing::Blocked(Wait::Posts { group, round }) = doing else { return (rank, vec![rank], 0) };
@@ -28,7 +29,7 @@ impl State {
                     of.entered.as_ref().is_some_and(here)
                         && matches!(of.doing, Doing::Blocked(Wait::Posts { .. }))
                 };
-                state.tasks_where(in_it).first().copied()
+                state.tasks.filter(in_it).first().copied()
             };
             seen.insert(at);
             // A rank that is no longer in the operation waits for none. If all peers wait, the search continues with the first peer that

@@ -1,7 +1,8 @@
 //! The state that all handles of a world on virtual time share.
 
 use super::options::Options;
-use super::state::{State, Wait};
+use super::state::State;
+use super::tasks::Wait;
 use crate::backends::TaskId;
 use crate::transport::Pool;
 use allfold_sim::Picos;
@@ -40,13 +41,13 @@ impl Core {
         wait: Wait,
     ) -> MutexGuard<'a, State> {
         state.block(task, wait);
-        let waker = state.waker(task);
-        while !state.is_running(task) {
-            let seen = state.progress();
+        let waker = state.tasks.at(task).waker.clone();
+        while !state.tasks.is_running(task) {
+            let seen = state.progress;
             let (next, waited) =
                 waker.wait_timeout(state, self.watchdog).unwrap_or_else(PoisonError::into_inner);
             state = next;
-            if waited.timed_out() && state.progress() == seen && !state.is_running(task) {
+            if waited.timed_out() && state.progress == seen && !state.tasks.is_running(task) {
                 state.give_up(self.watchdog);
             }
         }

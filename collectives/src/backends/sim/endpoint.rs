@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::event_queue::ScheduledEvent;
-use super::state::Wait;
+use super::tasks::Wait;
 use crate::backends::{Member, TaskId};
 use crate::schedule::Combine;
 use crate::transport::{Event, Frame, Payload, Transport, VirtualTime};
@@ -36,14 +36,14 @@ impl Transport for Endpoint {
         if state.dies_before(self.task, frame.round) {
             return;
         }
-        let half = state.half(self.task);
-        state.at(self.task).sent += frame.payload.length() as u64;
+        let half = state.tasks.half(self.task);
+        state.tasks.at(self.task).sent += frame.payload.length() as u64;
         state.request(self.task, ScheduledEvent::Send { half, member: self.member, to, lane, frame });
     }
 
     fn post_recv(&mut self, from: Rank, lane: u32, _bytes: usize, how: Combine) {
         let mut state = self.sim.lock();
-        let (half, reduced) = (state.half(self.task), how == Combine::Reduce);
+        let (half, reduced) = (state.tasks.half(self.task), how == Combine::Reduce);
         state.request(self.task, ScheduledEvent::Receive { half, member: self.member, from, lane, reduced });
     }
 
@@ -54,7 +54,7 @@ impl Transport for Endpoint {
             if let Some(error) = state.failure(self.member) {
                 return Err(error);
             }
-            if let Some(event) = state.news(self.task) {
+            if let Some(event) = state.tasks.at(self.task).inbox.pop_front() {
                 return Ok(event);
             }
             let wait = Wait::Posts { group: self.member.group, round };

@@ -3,8 +3,9 @@
 use super::channels::News;
 use super::event_queue::ScheduledEvent;
 use super::message::{Channel, Half};
-use super::state::{Doing, Entered, LAST, State, Task, Wait};
-use crate::backends::{GateId, GroupId, Member, TaskId};
+use super::state::{LAST, State};
+use super::tasks::{Doing, Entered, Task, Wait};
+use crate::backends::{GroupId, Member, TaskId};
 use crate::contract::CallTable;
 use crate::transport::Event;
 use crate::{Error, Lost, Operation, Rank};
@@ -35,7 +36,7 @@ impl State {
                 }
                 (Some(next), _) if next > LAST => {
                     self.broken.get_or_insert(Error::Endless);
-                    for task in self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_))) {
+                    for task in self.tasks.filter(|of| matches!(of.doing, Doing::Blocked(_))) {
                         self.wake(task);
                     }
                     return self.release();
@@ -63,17 +64,17 @@ impl State {
         self.progress += 1;
         for task in mem::take(&mut self.woken) {
             let now = self.now;
-            let of = self.at(task);
+            let of = self.tasks.at(task);
             let polled = mem::replace(&mut of.doing, Doing::Running) == Doing::Blocked(Wait::News);
             of.now = of.now.max(now);
             of.waker.notify_all();
             self.polling -= u32::from(polled);
-            self.running += 1;
+            self.tasks.running += 1;
         }
     }
 
     pub(super) fn wake(&mut self, task: TaskId) {
-        if !matches!(self.at(task).doing, Doing::Blocked(_)) {
+        if !matches!(self.tasks.at(task).doing, Doing::Blocked(_)) {
             return;
         }
         self.woken.insert(task);
@@ -85,9 +86,9 @@ impl State {
         if self.polling == 0 {
             return;
         }
-        let rank = self.at(task).rank;
+        let rank = self.tasks.at(task).rank;
         let polls = |of: &Task| of.rank == rank && of.doing == Doing::Blocked(Wait::News);
-        self.woken.extend(self.tasks_where(polls));
+        self.woken.extend(self.tasks.filter(polls));
     }
 
     fn apply(&mut self, due: ScheduledEvent) {
@@ -121,19 +122,19 @@ impl State {
                 self.channels.receive(channel, ends, (half, reduced), self.now, options, queue);
                 self.fail_orphaned(channel);
             }
-            ScheduledEvent::Raise { task, gate: GateId(gate) } => {
-                self.raise(gate);
+            ScheduledEvent::Raise { task, gate } => {
+                self.gates.raise(gate).into_iter().for_each(|task| self.wake(task));
                 self.wake_pollers(task);
             }
             ScheduledEvent::Pass { task, gate, count }
-                if self.broken.is_none() && self.count(gate) < count =>
+                if self.broken.is_none() && self.gates.count(gate) < count =>
             {
-                self.gates[gate.0 as usize].waiting.push((task, count));
+                self.gates.wait(gate, task, count);
             }
             ScheduledEvent::Poll { task, gate, count }
-                if self.broken.is_none() && self.count(gate) < count =>
+                if self.broken.is_none() && self.gates.count(gate) < count =>
             {
-                self.at(task).doing = Doing::Blocked(Wait::News);
+                self.tasks.at(task).doing = Doing::Blocked(Wait::News);
                 self.polling += 1;
             }
             ScheduledEvent::Pass { task, .. } | ScheduledEvent::Poll { task, .. } => self.wake(task),
@@ -148,21 +149,11 @@ impl State {
             ScheduledEvent::Fail { task, member, error } => {
                 self.calls(member.group).fail(member.rank, error);
                 self.alarm(member.group);
-                if self.at(task).doing == Doing::Blocked(Wait::Applied) {
+                if self.tasks.at(task).doing == Doing::Blocked(Wait::Applied) {
                     self.wake(task);
                 }
             }
         }
-    }
-
-    /// Counts one more arrival at a gate and wakes the tasks that waited for it.
-    fn raise(&mut self, gate: u32) {
-        let gate = &mut self.gates[gate as usize];
-        gate.count += 1;
-        let count = gate.count;
-        let passing = gate.waiting.extract_if(.., |(_, wanted)| *wanted <= count);
-        let passing: Vec<TaskId> = passing.map(|(task, _)| task).collect();
-        passing.into_iter().for_each(|task| self.wake(task));
     }
 
     /// A member leaves its group: ranks that still need it get an error.
@@ -187,7 +178,7 @@ impl State {
 
     /// Whether the rank that posts a half has died, so that the half is ignored.
     fn posts_in_vain(&mut self, half: Half) -> bool {
-        let rank = self.at(half.task).rank;
+        let rank = self.tasks.at(half.task).rank;
         self.channels.transit.is_dead(rank)
     }
 
@@ -204,7 +195,7 @@ impl State {
     }
 
     fn deliver(&mut self, half: Half, event: Event) {
-        let of = self.at(half.task);
+        let of = self.tasks.at(half.task);
         if of.operation == half.operation && of.entered.is_some() {
             of.inbox.push_back(event);
             self.wake(half.task);
@@ -215,7 +206,7 @@ impl State {
     pub(super) fn alarm(&mut self, group: GroupId) {
         let waits =
             |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
-        for task in self.tasks_where(waits) {
+        for task in self.tasks.filter(waits) {
             self.wake(task);
         }
     }
@@ -223,8 +214,8 @@ impl State {
     /// Wakes the tasks that requested a group's survivors, once decided.
     fn decided(&mut self, group: GroupId) {
         let waits = |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
-        for task in self.tasks_where(waits) {
-            if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing
+        for task in self.tasks.filter(waits) {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.tasks.at(task).doing
                 && self.calls(group).survivors(member.rank).is_some()
             {
                 self.wake(task);
@@ -238,15 +229,15 @@ impl State {
         if !self.calls(channel.0).has_left(peer) {
             return;
         }
-        let call = self.at(half.task).entered.as_ref().map(|entered| entered.call.clone());
+        let call = self.tasks.at(half.task).entered.as_ref().map(|entered| entered.call.clone());
         self.calls(channel.0).lose(me, peer, call.as_deref());
         self.alarm(channel.0);
     }
 
     /// An operation's deadline has passed.
     fn expire(&mut self, task: TaskId) {
-        let half = self.half(task);
-        let of = self.at(task);
+        let half = self.tasks.half(task);
+        let of = self.tasks.at(task);
         let round = match of.doing {
             Doing::Blocked(Wait::Posts { round, .. }) => round,
             _ => 0,
@@ -273,12 +264,12 @@ impl State {
 
     /// Called if every task is blocked and no event is pending. Returns whether a task could be given survivors or an error.
     fn stalled(&mut self) -> bool {
-        let blocked = self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_)));
+        let blocked = self.tasks.filter(|of| matches!(of.doing, Doing::Blocked(_)));
         let mut waits = Vec::new();
         let mut groups = BTreeSet::new();
         // A rank that has not requested to shrink by now never will.
         for task in blocked.iter().copied() {
-            if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing {
+            if let Doing::Blocked(Wait::Survivors(member)) = self.tasks.at(task).doing {
                 self.calls(member.group).decide();
                 self.decided(member.group);
             }
@@ -287,8 +278,8 @@ impl State {
             return true;
         }
         for task in blocked.iter().copied() {
-            let half = self.half(task);
-            let of = self.at(task);
+            let half = self.tasks.half(task);
+            let of = self.tasks.at(task);
             if let (Doing::Blocked(Wait::Posts { group, round }), Some(entered)) = (of.doing, &of.entered) {
                 let (rank, call) = (entered.member.rank, entered.call.clone());
                 let peers: Vec<String> = self.channels.peers(half).iter().map(Rank::to_string).collect();
@@ -314,23 +305,12 @@ impl State {
 
     /// A rank has been busy outside of Allfold's calls for too long: every task gets an error that names it.
     pub fn give_up(&mut self, after: Duration) {
-        let busy = self.tasks_where(|of| of.doing == Doing::Running);
-        let waiting_on = busy.iter().map(|TaskId(id)| self.tasks[*id as usize].rank).collect();
+        let busy = self.tasks.filter(|of| of.doing == Doing::Running);
+        let waiting_on = busy.into_iter().map(|task| self.tasks.at(task).rank).collect();
         self.broken.get_or_insert(Error::Unresponsive { waiting_on, after });
-        for task in self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_))) {
+        for task in self.tasks.filter(|of| matches!(of.doing, Doing::Blocked(_))) {
             self.wake(task);
         }
         self.release();
-    }
-
-    /// The tasks for which `which` is true, in order of ranks and streams.
-    pub(super) fn tasks_where(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
-        let mut found: Vec<(Rank, u32, TaskId)> = (0..)
-            .zip(&self.tasks)
-            .filter(|(_, of)| which(of))
-            .map(|(id, of)| (of.rank, of.stream, TaskId(id)))
-            .collect();
-        found.sort();
-        found.into_iter().map(|(_, _, task)| task).collect()
     }
 }

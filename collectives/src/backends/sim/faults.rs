@@ -7,7 +7,8 @@
 
 use super::event_queue::ScheduledEvent;
 use super::message::Half;
-use super::state::{Doing, State, Wait};
+use super::state::State;
+use super::tasks::{Doing, Wait};
 use crate::backends::{GroupId, TaskId};
 use crate::error::Lost;
 use crate::{Call, Error, Operation, Rank};
@@ -17,7 +18,7 @@ use allfold_sim::fault::{Death, Paced};
 impl State {
     /// Kills a rank before this step if a fault rule requires it. Returns whether it did.
     pub fn dies_before(&mut self, task: TaskId, round: u64) -> bool {
-        let of = self.at(task);
+        let of = self.tasks.at(task);
         let rank = of.rank;
         let Some(call) = of.entered.as_ref().map(|entered| entered.call.clone()) else { return false };
         let Some(Death::In { operation, round: last }) = self.options.faults.death(rank) else {
@@ -37,7 +38,7 @@ impl State {
         }
         self.channels.die(rank, self.now);
         let cause = Lost::Disconnected(format!("died at {}", Picos(self.now)));
-        let tasks = self.tasks_where(|of| of.rank == rank);
+        let tasks = self.tasks.filter(|of| of.rank == rank);
         let seats: Vec<_> = (0..self.groups.len())
             .filter_map(|group| {
                 let local = self.groups[group].members.iter().position(|member| *member == rank)?;
@@ -46,7 +47,7 @@ impl State {
             .collect();
         for (group, local) in seats {
             let within = tasks.iter().find_map(|task| {
-                let entered = self.at(*task).entered.as_ref()?;
+                let entered = self.tasks.at(*task).entered.as_ref()?;
                 (entered.member.group == group).then(|| entered.call.clone())
             });
             if self.calls(group).die(local, cause.clone(), within.as_deref()) {
@@ -56,7 +57,7 @@ impl State {
             point_to_point.into_iter().for_each(|channel| self.fail_orphaned(channel));
         }
         for task in tasks {
-            if matches!(self.at(task).doing, Doing::Blocked(Wait::Posts { .. })) {
+            if matches!(self.tasks.at(task).doing, Doing::Blocked(Wait::Posts { .. })) {
                 self.wake(task);
             }
         }
@@ -64,20 +65,20 @@ impl State {
 
     /// The time that a task's own work takes, starting now.
     pub fn takes(&mut self, task: TaskId, span: Picos) -> Picos {
-        let (rank, now) = (self.at(task).rank, self.at(task).now);
+        let (rank, now) = (self.tasks.at(task).rank, self.tasks.at(task).now);
         self.options.faults.takes(rank, Picos(now), span)
     }
 
     /// The time of a launch or a computation, with jitter.
     pub fn takes_about(&mut self, task: TaskId, what: Paced, nth: u64, span: Picos) -> Picos {
-        let (rank, now) = (self.at(task).rank, self.at(task).now);
+        let (rank, now) = (self.tasks.at(task).rank, self.tasks.at(task).now);
         let more = self.options.faults.jitter(rank, what, nth, Picos(now));
         self.takes(task, span + more)
     }
 
     /// A message's checksum does not match its bytes: its receiver fails the operation.
     pub fn damaged(&mut self, receiver: Half, peer: Rank, round: u64, call: &Call, sums: (u32, u32)) {
-        let of = self.at(receiver.task);
+        let of = self.tasks.at(receiver.task);
         if of.operation != receiver.operation {
             return;
         }

@@ -20,9 +20,11 @@ mod endpoint;
 mod event_loop;
 mod event_queue;
 mod faults;
+mod gates;
 mod message;
 mod options;
 mod state;
+mod tasks;
 
 pub use options::Activity;
 pub(crate) use options::Options;
@@ -34,8 +36,8 @@ use crate::{Error, Lost, Rank, Result};
 use allfold_sim::Picos;
 use endpoint::Endpoint;
 use event_queue::ScheduledEvent;
-use state::Wait;
 use std::sync::Arc;
+use tasks::Wait;
 
 /// A world on virtual time.
 pub(crate) struct Sim {
@@ -63,7 +65,7 @@ impl Sim {
 
 impl Clock for Sim {
     fn now(&self, task: TaskId) -> Picos {
-        self.core.lock().time_of(task)
+        self.core.lock().tasks.time_of(task)
     }
 
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork) {
@@ -75,7 +77,7 @@ impl Clock for Sim {
     }
 
     fn gate(&self) -> GateId {
-        self.core.lock().gate()
+        self.core.lock().gates.add()
     }
 
     fn raise(&self, task: TaskId, gate: GateId) {
@@ -86,24 +88,20 @@ impl Clock for Sim {
         let mut state = self.core.lock();
         state.request(task, ScheduledEvent::Pass { task, gate, count });
         let state = self.core.block(state, task, Wait::Gate(gate));
-        state.broken().map_or(Ok(()), Err)
+        state.broken.clone().map_or(Ok(()), Err)
     }
 
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool {
         let mut state = self.core.lock();
         state.request(task, ScheduledEvent::Poll { task, gate, count });
         let state = self.core.block(state, task, Wait::Poll);
-        state.count(gate) >= count
+        state.gates.count(gate) >= count
     }
 }
 
 impl Backend for Sim {
-    fn main(&self, world: Rank) -> TaskId {
-        TaskId(world.0)
-    }
-
     fn spawn(&self, parent: TaskId) -> TaskId {
-        self.core.lock().spawn(parent)
+        self.core.lock().tasks.spawn(parent)
     }
 
     fn retire(&self, task: TaskId) {

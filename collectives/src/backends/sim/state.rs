@@ -2,78 +2,20 @@
 
 use super::channels::Channels;
 use super::event_queue::{EventQueue, ScheduledEvent};
-use super::message::Half;
+use super::gates::Gates;
 use super::options::{Activity, Options};
-use crate::backends::{GateId, GroupId, GroupKey, Member, TaskId};
+use super::tasks::{Doing, Entered, Task, Tasks, Wait};
+use crate::backends::{GroupId, GroupKey, Member, TaskId};
 use crate::contract::CallTable;
-use crate::transport::Event;
 use crate::{Call, Error, Operation, Rank};
 use allfold_sim::Picos;
 use allfold_sim::fault::Paced;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 
 /// The latest time. Later times are refused, so that sums of times fit in 64 bits.
 pub(super) const LAST: u64 = u64::MAX / 4;
-
-/// The call in which a task is blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// The task waits for an event of its posts in a group; `round` is that of its oldest unfinished step.
-    Posts { group: GroupId, round: u64 },
-    /// The task waits at a gate.
-    Gate(GateId),
-    /// The task waits until its check of a gate has been applied.
-    Poll,
-    /// The task waits for any event of its rank, after a check found nothing.
-    News,
-    /// The task waits until its request has been applied.
-    Applied,
-    /// The task waits for the survivors of its group.
-    Survivors(Member),
-}
-
-/// What a task is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Doing {
-    Running,
-    Blocked(Wait),
-    Gone,
-}
-
-/// A task of the world and its clock.
-pub(super) struct Task {
-    pub rank: Rank,
-    pub stream: u32,
-    pub now: u64,
-    pub requests: u64,
-    pub doing: Doing,
-    pub inbox: VecDeque<Event>,
-    pub waker: Arc<Condvar>,
-    /// The number of operations entered so far. Events of earlier operations are ignored.
-    pub operation: u64,
-    /// The number of computations so far.
-    pub computed: u64,
-    /// Bytes of the messages that were sent in the current operation.
-    pub sent: u64,
-    pub entered: Option<Entered>,
-}
-
-/// The operation that a task is in.
-pub(super) struct Entered {
-    pub member: Member,
-    pub call: Arc<Call>,
-    pub start: u64,
-    pub due: Option<u64>,
-}
-
-/// A gate: its count, and the tasks that wait for a count.
-#[derive(Default)]
-pub(super) struct Gate {
-    pub count: u64,
-    pub waiting: Vec<(TaskId, u64)>,
-}
 
 /// The ranks of one communicator.
 pub(super) struct Group {
@@ -86,9 +28,8 @@ pub(super) struct Group {
 pub(super) struct State {
     pub options: Options,
     pub now: u64,
-    pub tasks: Vec<Task>,
-    pub running: u32,
-    pub gates: Vec<Gate>,
+    pub tasks: Tasks,
+    pub gates: Gates,
     pub groups: Vec<Group>,
     pub keys: BTreeMap<GroupKey, GroupId>,
     pub event_queue: EventQueue,
@@ -99,6 +40,7 @@ pub(super) struct State {
     pub polling: u32,
     /// The blocked tasks that an event of this instant woke.
     pub woken: BTreeSet<TaskId>,
+    /// The number of times that tasks were woken; tasks that are woken at one instant count once.
     pub progress: u64,
     /// The error that ended the whole world.
     pub broken: Option<Error>,
@@ -111,9 +53,8 @@ impl State {
         let members: Vec<Rank> = (0..ranks).map(Rank).collect();
         let mut state = State {
             now: 0,
-            tasks: Vec::new(),
-            running: 0,
-            gates: Vec::new(),
+            tasks: Tasks::default(),
+            gates: Gates::default(),
             groups: vec![Group { calls: CallTable::new(ranks), members: members.clone() }],
             keys: BTreeMap::new(),
             event_queue: EventQueue::default(),
@@ -127,7 +68,7 @@ impl State {
             options,
         };
         for rank in members {
-            state.task(rank, 0, 0);
+            state.tasks.add(rank, 0, 0);
         }
         for (rank, at) in state.options.faults.deaths_by_clock(ranks) {
             state.event_queue.event(at.0, ScheduledEvent::Die { rank });
@@ -135,95 +76,36 @@ impl State {
         state
     }
 
-    fn task(&mut self, rank: Rank, stream: u32, now: u64) -> TaskId {
-        self.running += 1;
-        self.tasks.push(Task {
-            rank,
-            stream,
-            now,
-            requests: 0,
-            doing: Doing::Running,
-            inbox: VecDeque::new(),
-            waker: Arc::default(),
-            operation: 0,
-            computed: 0,
-            sent: 0,
-            entered: None,
-        });
-        TaskId(self.tasks.len() as u32 - 1)
-    }
-
-    pub fn at(&mut self, TaskId(id): TaskId) -> &mut Task {
-        &mut self.tasks[id as usize]
-    }
-
-    /// Makes another task of the same rank at the parent's time. It counts as running, because its thread is about to start.
-    pub fn spawn(&mut self, parent: TaskId) -> TaskId {
-        let (rank, now) = (self.at(parent).rank, self.at(parent).now);
-        let stream = self.tasks.iter().filter(|task| task.rank == rank).count() as u32;
-        self.task(rank, stream, now)
-    }
-
     pub fn retire(&mut self, task: TaskId) {
-        if mem::replace(&mut self.at(task).doing, Doing::Gone) == Doing::Running {
+        if mem::replace(&mut self.tasks.at(task).doing, Doing::Gone) == Doing::Running {
             self.stop_one();
         }
     }
 
-    pub fn time_of(&self, TaskId(id): TaskId) -> Picos {
-        Picos(self.tasks[id as usize].now)
-    }
-
-    pub fn waker(&self, TaskId(id): TaskId) -> Arc<Condvar> {
-        self.tasks[id as usize].waker.clone()
-    }
-
-    pub fn is_running(&self, TaskId(id): TaskId) -> bool {
-        self.tasks[id as usize].doing == Doing::Running
-    }
-
-    /// The number of times that tasks were woken; tasks that are woken at one instant count once.
-    pub fn progress(&self) -> u64 {
-        self.progress
-    }
-
-    pub fn broken(&self) -> Option<Error> {
-        self.broken.clone()
-    }
-
     pub fn advance(&mut self, task: TaskId, span: Picos) {
-        let now = &mut self.at(task).now;
+        let now = &mut self.tasks.at(task).now;
         *now = now.saturating_add(span.0).min(LAST);
     }
 
     pub fn charge(&mut self, task: TaskId, work: allfold_sim::DeviceWork) {
-        let rank = self.at(task).rank;
+        let rank = self.tasks.at(task).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);
-        let nth = self.at(task).computed;
-        self.at(task).computed += 1;
+        let nth = self.tasks.at(task).computed;
+        self.tasks.at(task).computed += 1;
         let span = self.takes_about(task, Paced::Compute, nth, span);
-        let start = self.at(task).now;
-        self.at(task).now = start.saturating_add(span.0).min(LAST);
+        let start = self.tasks.at(task).now;
+        self.tasks.at(task).now = start.saturating_add(span.0).min(LAST);
         self.record(task, start, || "compute".into());
     }
 
     fn record(&mut self, task: TaskId, start: u64, what: impl FnOnce() -> String) {
         if self.options.timeline {
-            let Task { rank, stream, now, sent, .. } = self.at(task);
+            let Task { rank, stream, now, sent, .. } = self.tasks.at(task);
             let (start, end) = (Picos(start), Picos(*now));
             let activity =
                 Activity { rank: *rank, stream: *stream, what: what(), start, end, sent: mem::take(sent) };
             self.timeline.push(activity);
         }
-    }
-
-    pub fn gate(&mut self) -> GateId {
-        self.gates.push(Gate::default());
-        GateId(self.gates.len() as u32 - 1)
-    }
-
-    pub fn count(&self, GateId(gate): GateId) -> u64 {
-        self.gates[gate as usize].count
     }
 
     pub fn subgroup(&mut self, key: GroupKey, members: &[Rank]) -> GroupId {
@@ -243,7 +125,7 @@ impl State {
     }
 
     fn request_after(&mut self, task: TaskId, after: Picos, due: ScheduledEvent) {
-        let of = self.at(task);
+        let of = self.tasks.at(task);
         of.requests += 1;
         let (time, rank, stream, requests) =
             (of.now.saturating_add(after.0), of.rank, of.stream, of.requests);
@@ -257,11 +139,11 @@ impl State {
             return Err(error);
         }
         self.request(task, ScheduledEvent::Enter { member, call: call.clone() });
-        let rank = self.at(task).rank;
+        let rank = self.tasks.at(task).rank;
         let launch = self.options.faults.costs(rank, &self.options.costs).launch;
         let launch = self.takes_about(task, Paced::Launch, call.sequence, launch);
         let deadline = self.options.deadline;
-        let of = self.at(task);
+        let of = self.tasks.at(task);
         of.operation += 1;
         of.sent = 0;
         of.inbox.clear();
@@ -277,7 +159,7 @@ impl State {
 
     /// The task's operation is over.
     pub fn finish(&mut self, task: TaskId, done: bool) {
-        let of = self.at(task);
+        let of = self.tasks.at(task);
         let (rank, stream) = (of.rank, of.stream);
         if let Some(Entered { call, start, due, .. }) = of.entered.take() {
             due.map(|due| self.deadlines.remove(&(due, rank, stream, task)));
@@ -287,14 +169,9 @@ impl State {
         }
     }
 
-    /// The identity of the half that a task posts now.
-    pub fn half(&mut self, task: TaskId) -> Half {
-        Half { task, operation: self.at(task).operation }
-    }
-
     /// The time of a copy or reduction within the task's rank.
     pub fn local(&mut self, task: TaskId, bytes: usize, reduced: bool) -> Picos {
-        let rank = self.at(task).rank;
+        let rank = self.tasks.at(task).rank;
         let bytes = allfold_sim::Bytes(bytes as u64);
         let span = self.options.faults.costs(rank, &self.options.costs).local(bytes, reduced);
         self.takes(task, span)
@@ -302,7 +179,7 @@ impl State {
 
     /// Schedules the event that ends a local copy or reduction.
     pub fn move_ends(&mut self, task: TaskId, after: Picos, round: u64) {
-        let half = self.half(task);
+        let half = self.tasks.half(task);
         self.request_after(task, after, ScheduledEvent::Moved { half, round });
     }
 
@@ -321,20 +198,15 @@ impl State {
         self.groups[member.group.0 as usize].calls.survivors(member.rank).unwrap_or_else(undecided)
     }
 
-    /// Takes the oldest event for a task.
-    pub fn news(&mut self, task: TaskId) -> Option<Event> {
-        self.at(task).inbox.pop_front()
-    }
-
     /// Blocks the task. If no other task runs, the event loop runs.
     pub fn block(&mut self, task: TaskId, wait: Wait) {
-        self.at(task).doing = Doing::Blocked(wait);
+        self.tasks.at(task).doing = Doing::Blocked(wait);
         self.stop_one();
     }
 
     fn stop_one(&mut self) {
-        self.running -= 1;
-        if self.running == 0 {
+        self.tasks.running -= 1;
+        if self.tasks.running == 0 {
             self.run_events();
         }
     }

@@ -62,7 +62,7 @@ fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
     let (frames, waiting) = mpsc::unbounded_channel();
     let (done, written) = blocking::channel();
     let (deadlines, epoch) = (node.deadlines, node.epoch);
-    let beat = deadlines.beat_among(node.size);
+    let beat = deadlines.beat_among(node.size());
     tokio::spawn(async move {
         write(writer, waiting, (beat, deadlines.dead), epoch).await;
         // `Outbox::drain` waits for this when the node closes. At any other time nothing waits for it, and the error is ignored.
@@ -223,7 +223,7 @@ pub(super) fn connect(
     let node = node.clone();
     let host = node.host.filter(|_| purpose != Purpose::Control);
     let (memory, job, epoch, size, rank) =
-        (SegmentHandle::default(), node.job, node.epoch, node.size, node.rank);
+        (SegmentHandle::default(), node.job, node.epoch, node.size(), node.rank);
     let identity = PeerIdentity { purpose, job, epoch, size, rank, peer, group, memory };
     runtime()?.spawn(async move {
         let address = node.addresses[peer.index()];

@@ -33,7 +33,6 @@ use std::time::Duration;
 
 pub(super) struct Node {
     pub rank: Rank,
-    pub size: u32,
     pub job: [u8; 16],
     pub epoch: u32,
     pub authenticator: Authenticator,
@@ -95,7 +94,6 @@ impl Node {
         let world = Group::new(0, (0..size).map(Rank).collect(), rank)?;
         Ok(Node {
             rank,
-            size,
             job,
             epoch,
             authenticator,
@@ -112,6 +110,11 @@ impl Node {
             refused: AtomicU64::new(0),
             distrusted: AtomicU64::new(0),
         })
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.addresses.len() as u32
     }
 
     pub fn group(&self, id: u32) -> Arc<Group> {
@@ -168,14 +171,14 @@ impl Node {
         if identity.epoch != self.epoch {
             return HandshakeAnswer::Epoch(self.epoch);
         }
-        if identity.size != self.size {
-            return HandshakeAnswer::Size(self.size);
+        if identity.size != self.size() {
+            return HandshakeAnswer::Size(self.size());
         }
         if identity.peer != self.rank {
             return HandshakeAnswer::Peer(self.rank.0);
         }
         // The higher one of two ranks connects.
-        if other.0 >= self.size || other <= self.rank {
+        if other.0 >= self.size() || other <= self.rank {
             return HandshakeAnswer::Duplicate(other.0);
         }
         if self.is_closing() {

@@ -4,7 +4,7 @@ use super::cause::SlowCause;
 use crate::prepare::{GivenMachine, Prepared, prepare};
 use crate::runs::Run;
 use crate::settings::SLOWING;
-use allfold_nccl_model::physics::{Parameters, PhysicsCase, Terms, closed};
+use allfold_nccl_model::physics::{CallMachine, Parameters, PhysicsCase, Terms, closed};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
@@ -87,7 +87,9 @@ impl Candidate {
 
     fn time(&self, case: PhysicsCase, parameters: &Parameters) -> f64 {
         let [inside, across] = self.shares;
-        let case = PhysicsCase { port: case.port * inside, network: case.network * across, ..case };
+        let CallMachine { port, network, .. } = case.machine;
+        let machine = CallMachine { port: port * inside, network: network * across, ..case.machine };
+        let case = PhysicsCase { machine, ..case };
         closed(&case, parameters, Terms::default()) + self.late_us
     }
 
@@ -159,7 +161,8 @@ pub(super) fn changes(healthy: &Prepared, collective: Collective) -> Vec<Change>
 fn slow(healthy: &Prepared) -> Vec<Change> {
     let machine = &healthy.setting.machine;
     let (ring, doubled) = (healthy.setting.platform.ring, healthy.setting.platform.doubled);
-    let [port, network] = healthy.rows.first().map_or([1.0; 2], |row| [row.case.port, row.case.network]);
+    let [port, network] =
+        healthy.rows.first().map_or([1.0; 2], |row| [row.case.machine.port, row.case.machine.network]);
     let whole = Change {
         cause: SlowCause::LateRank,
         degree: String::new(),
