@@ -54,7 +54,7 @@ pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use device::{Device, DeviceWork};
 pub use error::Error;
-pub use events::{Divergence, Event, EventHash, same_twice};
+pub use events::EventHash;
 pub use fault::{Factor, Faults, Rule};
 pub use network::{FlowId, FlowNetwork};
 pub use topology::{Link, LinkId, Topology};

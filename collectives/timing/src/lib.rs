@@ -30,7 +30,6 @@
 //!
 //! This crate starts no threads, reads no clock of the machine and holds no payload.
 
-pub mod astra;
 mod bounds;
 mod by_symmetry;
 mod classes;

@@ -3,12 +3,14 @@
 //! clocks.
 
 mod messages;
+mod twice;
 
 use allfold_collectives::{
     Activity, Buffer, Collective, Communicator, DType, Error, Plan, Rank, ReduceOp, Work, World,
 };
 use allfold_kernels::{bf16, f16};
-use allfold_sim::{Device, Event, Faults, Picos, Topology, same_twice};
+use allfold_sim::{Device, Faults, Picos, Topology};
+use twice::{Event, same_twice};
 
 fn worlds(ranks: u32) -> [World; 3] {
     let threads = World::threads(ranks);

@@ -116,18 +116,13 @@ impl<F: Float> Worker<'_, F> {
         }
         let norm = squares[0].sqrt();
         self.result.norm = Some(norm);
-        let scale = limit / (norm + 1e-6);
         for unit in self.units.iter_mut() {
             if !unit.pieces.is_empty() {
                 self.groups.world.charge(&work(optim::clip::cost::<F>(unit.trained_len())));
             }
             for piece in 0..unit.pieces.len() {
                 let range = unit.pieces[piece].range.clone();
-                // A norm of NaN makes all gradients NaN, so that the error is noticed.
-                if scale < 1.0 || scale.is_nan() {
-                    let scale = F::from_f64(scale);
-                    unit.grad_of(&range)?.iter_mut().for_each(|g| *g = *g * scale);
-                }
+                optim::clip::clip(unit.grad_of(&range)?, norm, limit);
             }
         }
         Ok(())

@@ -145,12 +145,6 @@ pub fn reported(job: &TrainingJob, meter: MemoryMeter) -> f64 {
     shown.unwrap_or(fullest).by(meter)
 }
 
-/// The memory of every stage of the pipeline, the first one first.
-pub fn stages(job: &TrainingJob) -> Vec<JobMemory> {
-    let recompute = memory(job).recompute.unwrap_or(Recompute::Full);
-    (0..job.layout.pipeline.max(1)).map(|stage| of_stage(job, stage, recompute)).collect()
-}
-
 fn fullest(job: &TrainingJob, recompute: Recompute) -> JobMemory {
     let last = job.layout.pipeline.max(1) - 1;
     // Of the stages between, the first holds most micro-batches.

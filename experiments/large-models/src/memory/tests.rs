@@ -7,6 +7,12 @@ use crate::layout::{Layout, Sharding};
 use crate::model::LargeModel;
 use crate::rows::TrainingRow;
 
+/// The memory of every stage of the pipeline, the first one first.
+fn stages(job: &TrainingJob) -> Vec<JobMemory> {
+    let recompute = memory(job).recompute.unwrap_or(Recompute::Full);
+    (0..job.layout.pipeline.max(1)).map(|stage| of_stage(job, stage, recompute)).collect()
+}
+
 /// Published rows of training that are not doubted.
 fn published() -> Vec<TrainingRow> {
     let rows = fixtures::published().into_iter().flat_map(|file| file.rows);
