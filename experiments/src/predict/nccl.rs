@@ -82,7 +82,7 @@ impl NcclMachine {
         Ok(NcclMachine { setting, topology: topology.into(), ranks, options })
     }
 
-    /// Refuses a collective that NCCL composes of sends and receives, all-to-all excepted.
+    /// Refuses a collective that the model of NCCL does not cover: those that NCCL's tuner does not choose for, all-to-all excepted.
     ///
     /// # Errors
     /// A collective that the model does not cover.
@@ -90,7 +90,9 @@ impl NcclMachine {
         match TUNED.contains(&collective) || collective == Collective::AllToAll {
             true => Ok(()),
             false => Err(CommandError::usage(format!(
-                "NCCL's tuner does not cover {collective}, which NCCL composes of sends and receives"
+                "the model of NCCL does not cover {collective}; it covers {} and {}",
+                TUNED.map(Collective::name).join(", "),
+                Collective::AllToAll
             ))),
         }
     }
@@ -232,4 +234,21 @@ fn links_alone(topology: &str, links: &Topology) -> CommandError {
         ranks.div_ceil(devices.max(1)),
         devices.min(8)
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collective_that_is_not_covered_is_refused_with_those_that_are() {
+        assert!(NcclMachine::covers(Collective::AllToAll).is_ok());
+        let error = NcclMachine::covers(Collective::Gather).unwrap_err();
+        assert!(matches!(error, CommandError::Usage(_)));
+        assert_eq!(
+            error.to_string(),
+            "error: the model of NCCL does not cover gather; it covers all_reduce, all_gather, reduce_scatter, broadcast, reduce and \
+             all_to_all"
+        );
+    }
 }
