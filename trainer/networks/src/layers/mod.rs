@@ -198,6 +198,20 @@ pub struct LayerTraits {
     pub has_some_experts: bool,
 }
 
+impl LayerTraits {
+    /// The traits of a layer of a mixture of `experts` experts that exchanges slots with the `ranks` ranks of the expert axis.
+    fn of_exchanged(experts: usize, ranks: usize) -> LayerTraits {
+        LayerTraits {
+            axis: (ranks > 1).then_some(MeshAxis::Expert),
+            charges_itself: ranks > 1,
+            cast: Cast::Full,
+            free_output: true,
+            experts,
+            ..LayerTraits::default()
+        }
+    }
+}
+
 /// One layer over samples of a fixed size.
 pub trait Layer<F: Float>: Send + Sync {
     /// The number of input features of a sample.

@@ -1,9 +1,7 @@
 //! The weighted sum of the outputs of a token's experts.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{
-    Backward, Cast, Forward, Layer, LayerCost, LayerOperation, LayerTraits, MeshAxis, PassKind, PeerCall,
-};
+use crate::layers::{Backward, Forward, Layer, LayerCost, LayerOperation, LayerTraits, PassKind, PeerCall};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// Adds up the outputs of each token's experts by their gates: the last layer of a mixture.
@@ -39,14 +37,7 @@ impl<F: Float> Layer<F> for ExpertCombine {
     }
 
     fn traits(&self) -> LayerTraits {
-        LayerTraits {
-            axis: (self.ranks > 1).then_some(MeshAxis::Expert),
-            charges_itself: self.ranks > 1,
-            cast: Cast::Full,
-            free_output: true,
-            experts: self.shape.experts,
-            ..LayerTraits::default()
-        }
+        LayerTraits::of_exchanged(self.shape.experts, self.ranks)
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {

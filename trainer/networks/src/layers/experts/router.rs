@@ -2,8 +2,7 @@
 
 use super::{ExpertShape, from_experts, to_experts};
 use crate::layers::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, MeshAxis, PassKind,
-    PeerCall, Tensor,
+    Backward, Forward, Init, Layer, LayerCost, LayerOperation, LayerTraits, PassKind, PeerCall, Tensor,
 };
 use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 
@@ -122,14 +121,7 @@ impl<F: Float> Layer<F> for ExpertRouter {
     }
 
     fn traits(&self) -> LayerTraits {
-        LayerTraits {
-            axis: (self.ranks > 1).then_some(MeshAxis::Expert),
-            charges_itself: self.ranks > 1,
-            cast: Cast::Full,
-            free_output: true,
-            experts: self.shape.experts,
-            ..LayerTraits::default()
-        }
+        LayerTraits::of_exchanged(self.shape.experts, self.ranks)
     }
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
