@@ -43,7 +43,7 @@ pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result
     let network = model.network();
     let tensors = network.params().len() + network.buffers().len();
     let ModelConfig { weights_strict, weights_entry, .. } = &config.model;
-    let unmatched = open(path, model, (*weights_strict, weights_entry))?;
+    let unmatched = open(path, model, *weights_strict, weights_entry)?;
     let given = tensors - unmatched.missing.len();
     let mut said = vec![format!("{given} of the model's {tensors} tensors are from this file")];
     said.extend(unmatched.kinds());
@@ -56,7 +56,7 @@ pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result
 /// If the file cannot be read, or a tensor is missing, unknown, or of another shape or type; the model is then not to be
 /// used.
 pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
-    open(path, model, (true, "")).map(drop)
+    open(path, model, true, "").map(drop)
 }
 
 /// Replaces the parameters and buffers of `model` for which a file has a tensor of the same name and shape. Returns the names of
@@ -65,7 +65,7 @@ pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
 /// # Errors
 /// If the file cannot be read, no tensor fits, or one that fits has another type; the model is then not to be used.
 pub fn load_matching<F: Float>(path: &Path, model: &mut Model<F>) -> Result<UnmatchedTensors> {
-    open(path, model, (false, ""))
+    open(path, model, false, "")
 }
 
 /// [`load_matching`] from the bytes of a file; `path` is for messages.
@@ -73,7 +73,7 @@ pub fn load_matching<F: Float>(path: &Path, model: &mut Model<F>) -> Result<Unma
 /// # Errors
 /// As [`load_matching`].
 pub fn take_matching<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result<UnmatchedTensors> {
-    fill(path, &mut Cursor::new(bytes), model, (false, ""))
+    fill(path, &mut Cursor::new(bytes), model, false, "")
 }
 
 /// Reads bytes as the pickle of a state dict, and drops the result: for fuzzers. The bytes may be refused; reading never panics,
@@ -83,7 +83,7 @@ pub fn read_any_pickle(bytes: &[u8]) {
 }
 
 /// Fills a model from a file, which must be strict or not, and from this entry of it, if it is not empty.
-fn open<F: Float>(path: &Path, model: &mut Model<F>, how: (bool, &str)) -> Result<UnmatchedTensors> {
+fn open<F: Float>(path: &Path, model: &mut Model<F>, strict: bool, entry: &str) -> Result<UnmatchedTensors> {
     // Whatever is wrong with a name is the user's error.
     let named = |error: io::Error| {
         let path = path.display().to_string();
@@ -96,7 +96,7 @@ fn open<F: Float>(path: &Path, model: &mut Model<F>, how: (bool, &str)) -> Resul
         return Err(named(wrong("is no regular file; weights are read from files alone".into())));
     }
     let mut file = File::open(path).map_err(|error| checkpoint::unread(path, &error))?;
-    fill(path, &mut file, model, how)
+    fill(path, &mut file, model, strict, entry)
 }
 
 /// Fills a model from an open file. If `strict`, all its tensors must match.
@@ -104,7 +104,8 @@ fn fill<F: Float>(
     path: &Path,
     from: &mut (impl Read + Seek),
     model: &mut Model<F>,
-    (strict, entry): (bool, &str),
+    strict: bool,
+    entry: &str,
 ) -> Result<UnmatchedTensors> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
     let failed = |name: &str, error: io::Error| match error.kind() {

@@ -15,7 +15,7 @@
 
 use super::spans::{mark, part, zeroed};
 use crate::Result;
-use crate::engine::{Keep, UnitExchange};
+use crate::engine::{AxisPosition, Keep, UnitExchange};
 use allfold_cuda::{Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::DType;
 use std::ops::Range;
@@ -55,7 +55,7 @@ impl UnitMemory {
     pub fn new(
         (keep, some_experts): (Keep, bool),
         elements: usize,
-        (index, size): (usize, usize),
+        AxisPosition { index, size }: AxisPosition,
     ) -> UnitMemory {
         let part = elements / size;
         let own = match keep {

@@ -69,7 +69,7 @@ impl Weights {
             place.units.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::First | Keep::Nothing));
         for (at, spec) in place.units.iter().enumerate() {
             let part = place.part(at);
-            let grain = if is_cut { GRAIN * part.1 } else { GRAIN };
+            let grain = if is_cut { GRAIN * part.size } else { GRAIN };
             let (values, mut end) = (place.outline.values_in(&spec.layers), 0);
             for (param, own) in network.params().iter().enumerate() {
                 if values.start <= own.range.start && own.range.end <= values.end && !values.is_empty() {

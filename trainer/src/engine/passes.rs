@@ -20,7 +20,8 @@ fn peers<'p, F: Float>(
     groups: &'p MeshGroups<'_>,
     axis: Option<MeshAxis>,
     observed: &'p mut Observed,
-    (phase, micro): (Phase, u32),
+    phase: Phase,
+    micro: u32,
 ) -> AxisPeers<'p, F> {
     AxisPeers {
         group: axis.and_then(|axis| groups.along(axis)),
@@ -61,8 +62,7 @@ impl<F: Float> Worker<'_, F> {
         let Worker { slots, units, network, buffers, on, groups, observed, .. } = self;
         let slot = &mut slots.all[slot.0];
         let draw_key = draw_key.after(slot.first);
-        let phase = (phase, slot.micro);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
+        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase, slot.micro);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let buffers = &mut buffers[network.buffers_of(l)];
@@ -105,8 +105,8 @@ impl<F: Float> Worker<'_, F> {
         let waits = self.waits_for_owner(l, slot);
         let Worker { slots, units, network, on, begun, groups, observed, .. } = self;
         let (slot, unit) = (&mut slots.all[slot.0], &mut units[unit]);
-        let phase = (Phase::WeightGrad(l), slot.micro);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
+        let axis = network.layers()[l].traits().axis;
+        let mut peers = peers(groups, axis, observed, Phase::WeightGrad(l), slot.micro);
         peers.narrow = on.amp.is_narrow(l);
         let (layer, tied) = (&network.layers()[l], std::mem::take(&mut slot.tied_grads[owner]));
         let keeps = layer.traits().needs_gradients || layer.sync_len().1 > 0;
@@ -141,8 +141,8 @@ impl<F: Float> Worker<'_, F> {
         let (unit, range) = self.range_of(l);
         let Worker { slots, units, network, on, groups, observed, .. } = self;
         let slot = &mut slots.all[slot.0];
-        let phase = (Phase::InputGrad(l), slot.micro);
-        let mut peers = peers(groups, network.layers()[l].traits().axis, observed, phase);
+        let axis = network.layers()[l].traits().axis;
+        let mut peers = peers(groups, axis, observed, Phase::InputGrad(l), slot.micro);
         peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);
@@ -158,7 +158,7 @@ impl<F: Float> Worker<'_, F> {
         let Worker { slots, network, on, task: StepTask { input, .. }, groups, observed, result, .. } = self;
         let slot = &mut slots.all[slot.0];
         let axis = network.class_split().map(|_| MeshAxis::Tensor);
-        let mut peers = peers(groups, axis, observed, (Phase::Loss, slot.micro));
+        let mut peers = peers(groups, axis, observed, Phase::Loss, slot.micro);
         let scale = F::from_f64(slot.share * input.weight * input.loss_scale);
         let labels = std::mem::take(&mut slot.labels);
         let objective = Objective { labels: &labels, scale };

@@ -64,14 +64,13 @@ impl RankPlace {
     }
 
     /// Which part of a unit this rank keeps, of how many.
-    pub fn part(&self, unit: usize) -> (usize, usize) {
+    pub fn part(&self, unit: usize) -> AxisPosition {
         let axis = match (self.units[unit].keep, self.mesh.servers) {
             (Keep::First, _) => MeshAxis::Data,
             (_, 0) => self.sharers(unit),
-            (_, servers) => return (self.role().server.unwrap_or_default(), servers),
+            (_, size) => return AxisPosition { index: self.role().server.unwrap_or_default(), size },
         };
-        let AxisPosition { index, size } = self.position(axis);
-        (index, size)
+        self.position(axis)
     }
 
     /// Whether this rank is the first of the ranks of its stage that keep the same elements of a unit.

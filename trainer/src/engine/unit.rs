@@ -1,7 +1,7 @@
 //! A unit's tensors: parameters, gradients and optimiser state, whole or in part, present or in an exchange.
 
 use super::unit_layout::UnitLayout;
-use super::{FreeBuffers, Keep, UnitExchange};
+use super::{AxisPosition, FreeBuffers, Keep, UnitExchange};
 use crate::optim::{self, Optimiser};
 use crate::{Config, Error, ParamSpec, Result};
 use allfold_collectives::{Buffer, Work};
@@ -122,7 +122,7 @@ impl<F: Float> UnitState<F> {
     pub fn new(
         keep: Keep,
         values: Range<usize>,
-        place: (usize, usize),
+        place: AxisPosition,
         trained: &[(Range<usize>, bool)],
         (config, params): (&Config, &[ParamSpec]),
     ) -> Result<UnitState<F>> {

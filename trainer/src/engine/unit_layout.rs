@@ -1,5 +1,6 @@
 //! Where a unit's elements lie on one rank.
 
+use super::AxisPosition;
 use crate::{Network, Outline, TensorSplit};
 use allfold_kernels::nn::Float;
 use std::ops::Range;
@@ -48,12 +49,12 @@ pub struct UnitLayout {
 }
 
 impl UnitLayout {
-    /// A unit of these elements on rank `index` of the `size` ranks that share one copy. `trained` are the elements of all parameters
+    /// A unit of these elements on the rank with this position among the ranks that share one copy. `trained` are the elements of all parameters
     /// that are trained, with whether this rank's copy counts.
     pub fn new(
         keep: Keep,
         values: Range<usize>,
-        (index, size): (usize, usize),
+        AxisPosition { index, size }: AxisPosition,
         trained: &[(Range<usize>, bool)],
     ) -> UnitLayout {
         let (part, whole) = (values.len().div_ceil(size), matches!(keep, Keep::Whole | Keep::First));

@@ -127,7 +127,7 @@ impl Bucketing for ClockRank<'_> {
 
     fn broadcast_buffers(&mut self) -> Result<()> {
         let data = self.exchanges.along(MeshAxis::Data);
-        self.run_collective(data, Collective::Broadcast, (self.with.costs.buffers(), self.with.dtype()))
+        self.run_collective(data, Collective::Broadcast, self.with.costs.buffers(), self.with.dtype())
     }
 
     fn average_params(&mut self) -> Result<()> {
@@ -136,7 +136,8 @@ impl Bucketing for ClockRank<'_> {
             self.run_collective(
                 data,
                 Collective::AllReduce,
-                (self.units[unit].layout.padded, self.with.dtype()),
+                self.units[unit].layout.padded,
+                self.with.dtype(),
             )?;
         }
         Ok(())

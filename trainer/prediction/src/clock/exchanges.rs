@@ -124,12 +124,13 @@ impl<'a> ClockExchanges<'a> {
         now: Picos,
         queue: Queue,
         collective: Collective,
-        (count, dtype): (usize, DType),
+        count: usize,
+        dtype: DType,
     ) -> Result<Pending> {
         let (sync_points, model) = match self.by {
             Exchanges::Modeled { sync_points, model } => (sync_points, model),
             Exchanges::Links(_) => {
-                return Ok(Pending::Work(self.links(now)?.collective(queue, collective, (count, dtype))?));
+                return Ok(Pending::Work(self.links(now)?.collective(queue, collective, count, dtype)?));
             }
         };
         let mut start = now.later(self.free.get(&queue).copied().unwrap_or_default());
@@ -198,13 +199,14 @@ impl ClockExchanges<'_> {
         clock: &mut RankClock,
         queue: Queue,
         collective: Collective,
-        what: (usize, DType),
+        count: usize,
+        dtype: DType,
     ) -> Result<()> {
         let exchange = match self.by {
-            Exchanges::Modeled { .. } => self.start(clock.now, queue, collective, what)?,
+            Exchanges::Modeled { .. } => self.start(clock.now, queue, collective, count, dtype)?,
             // On its own thread, as in a run: messages that begin at the same time are sent in the order of threads.
             Exchanges::Links(_) => {
-                Pending::At(self.links(clock.now)?.run_collective(queue, collective, what)?)
+                Pending::At(self.links(clock.now)?.run_collective(queue, collective, count, dtype)?)
             }
         };
         self.wait(clock, exchange).map(drop)
@@ -216,7 +218,8 @@ impl ClockExchanges<'_> {
         clock: &mut RankClock,
         axis: MeshAxis,
         calls: Vec<PeerCall>,
-        (phase, micro): (Phase, Option<usize>),
+        phase: Phase,
+        micro: Option<usize>,
     ) -> Result<()> {
         let (queue, dtype) = (self.along(axis), self.with.dtype());
         let size = self.place.position(axis).size;
@@ -227,7 +230,7 @@ impl ClockExchanges<'_> {
                 PeerCall::SumScattered(count) => (Collective::ReduceScatter, count / size),
                 PeerCall::AllToAll(count) => (Collective::AllToAll, count / size),
                 PeerCall::BeginShift(count) => {
-                    self.shift = Some(self.start(clock.now, queue, Collective::SendRecv, (count, dtype))?);
+                    self.shift = Some(self.start(clock.now, queue, Collective::SendRecv, count, dtype)?);
                     continue;
                 }
                 PeerCall::EndShift => {
@@ -241,7 +244,7 @@ impl ClockExchanges<'_> {
                     continue;
                 }
             };
-            self.run(clock, queue, collective, (count, dtype))?;
+            self.run(clock, queue, collective, count, dtype)?;
         }
         Ok(())
     }
@@ -254,7 +257,7 @@ impl ClockExchanges<'_> {
                 Ok(Pending::At(clock.now))
             }
             HookCall::Collective(collective, count, dtype) => {
-                self.start(clock.now, self.along(MeshAxis::Data), collective, (count, dtype))
+                self.start(clock.now, self.along(MeshAxis::Data), collective, count, dtype)
             }
         }
     }
@@ -271,8 +274,9 @@ impl ClockRank<'_> {
         &mut self,
         queue: Queue,
         collective: Collective,
-        what: (usize, DType),
+        count: usize,
+        dtype: DType,
     ) -> Result<()> {
-        self.exchanges.run(&mut self.clock, queue, collective, what)
+        self.exchanges.run(&mut self.clock, queue, collective, count, dtype)
     }
 }

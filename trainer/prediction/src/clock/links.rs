@@ -61,7 +61,8 @@ impl<'a> WorldLinks<'a> {
         &self,
         queue: Queue,
         collective: Collective,
-        (count, dtype): (usize, DType),
+        count: usize,
+        dtype: DType,
     ) -> Result<Work<Buffer<u8>>> {
         Ok(self.group(queue)?.collective_length_async(collective, count, dtype)?)
     }
@@ -71,7 +72,8 @@ impl<'a> WorldLinks<'a> {
         &self,
         queue: Queue,
         collective: Collective,
-        (count, dtype): (usize, DType),
+        count: usize,
+        dtype: DType,
     ) -> Result<Picos> {
         self.group(queue)?.collective_length(collective, count, dtype)?;
         Ok(self.now())

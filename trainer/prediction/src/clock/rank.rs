@@ -32,7 +32,7 @@ impl ClockRank<'_> {
             return Ok(());
         }
         let calls = self.with.costs.gather_calls(l, n);
-        self.exchanges.call_peers(&mut self.clock, axis, calls, (phase, micro))
+        self.exchanges.call_peers(&mut self.clock, axis, calls, phase, micro)
     }
 
     /// Posts one end of a message of a micro-batch.
@@ -100,7 +100,7 @@ impl RankEngine for ClockRank<'_> {
         }
         if let Some(axis) = axis.filter(|axis| self.position(*axis).size > 1) {
             self.gather_gradient(phase, at, what.1)?;
-            self.exchanges.call_peers(&mut self.clock, axis, costs.peer_calls(phase, n), (phase, what.1))?;
+            self.exchanges.call_peers(&mut self.clock, axis, costs.peer_calls(phase, n), phase, what.1)?;
         }
         if phase == Phase::Loss {
             self.clock.does(what.0, what.1, takes);
@@ -111,7 +111,7 @@ impl RankEngine for ClockRank<'_> {
         }
         if let Phase::SyncForward(_) | Phase::SyncBackward(_) = phase {
             let data = self.exchanges.along(MeshAxis::Data);
-            self.run_collective(data, Collective::AllReduce, (costs.sync_len(phase), DType::F64))?;
+            self.run_collective(data, Collective::AllReduce, costs.sync_len(phase), DType::F64)?;
         }
         Ok(())
     }
@@ -129,13 +129,9 @@ impl RankEngine for ClockRank<'_> {
         if exchange == UnitExchange::GatherParams {
             self.memory.iter_mut().for_each(|memory| memory.units.gather(unit));
             if sharing > 1 {
-                let what = (padded / sharing, dtype);
-                let exchange = self.exchanges.start(
-                    self.clock.now,
-                    self.exchanges.along(sharers),
-                    Collective::AllGather,
-                    what,
-                )?;
+                let (queue, count) = (self.exchanges.along(sharers), padded / sharing);
+                let exchange =
+                    self.exchanges.start(self.clock.now, queue, Collective::AllGather, count, dtype)?;
                 self.units[unit].gathering = Some(exchange);
             }
             return Ok(());
@@ -158,7 +154,7 @@ impl RankEngine for ClockRank<'_> {
         };
         if size > 1 {
             let queue = self.exchanges.along(axis);
-            let exchange = self.exchanges.start(self.clock.now, queue, collective, (count, dtype))?;
+            let exchange = self.exchanges.start(self.clock.now, queue, collective, count, dtype)?;
             self.units[unit].reducing = Some(exchange);
         }
         Ok(())
@@ -193,9 +189,9 @@ impl RankEngine for ClockRank<'_> {
         if self.with.mesh.shard == self.with.mesh.data || is_whole || own.summing.is_some() {
             return Ok(());
         }
-        let what = (own.layout.own.len(), self.with.dtype());
+        let (count, dtype) = (own.layout.own.len(), self.with.dtype());
         let queue = self.exchanges.along(MeshAxis::Replica);
-        let sum = self.exchanges.start(self.clock.now, queue, Collective::AllReduce, what)?;
+        let sum = self.exchanges.start(self.clock.now, queue, Collective::AllReduce, count, dtype)?;
         self.units[unit].summing = Some(sum);
         self.memory.iter_mut().for_each(|memory| memory.units.keep_part(unit));
         Ok(())
@@ -205,8 +201,8 @@ impl RankEngine for ClockRank<'_> {
         if self.exchanges.copies[unit].is_none() {
             return Ok(());
         }
-        let what = (self.units[unit].layout.values.len(), self.with.dtype());
-        self.run_collective(Queue::Copies(unit), Collective::AllReduce, what)
+        let (count, dtype) = (self.units[unit].layout.values.len(), self.with.dtype());
+        self.run_collective(Queue::Copies(unit), Collective::AllReduce, count, dtype)
     }
 
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
@@ -223,13 +219,13 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn broadcast(&mut self, unit: usize) -> Result<()> {
-        let what = (self.units[unit].layout.padded, self.with.dtype());
-        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Broadcast, what)
+        let (count, dtype) = (self.units[unit].layout.padded, self.with.dtype());
+        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Broadcast, count, dtype)
     }
 
     fn reduce(&mut self, unit: usize) -> Result<()> {
-        let what = (self.units[unit].layout.padded, self.with.dtype());
-        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Reduce, what)
+        let (count, dtype) = (self.units[unit].layout.padded, self.with.dtype());
+        self.run_collective(self.exchanges.along(MeshAxis::Data), Collective::Reduce, count, dtype)
     }
 
     fn update(&mut self) -> Result<()> {

@@ -23,21 +23,21 @@ impl ClockRank<'_> {
         let (rules, costs) = (self.with.rules, self.with.costs);
         if self.with.mesh.pipeline > 1 {
             let line = self.exchanges.along(MeshAxis::Pipeline);
-            self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
+            self.run_collective(line, Collective::AllReduce, 1, DType::F64)?;
         }
         if self.place.is_led {
             let data = self.exchanges.along(MeshAxis::Data);
-            self.run_collective(data, Collective::AllReduce, (1, DType::F64))?;
+            self.run_collective(data, Collective::AllReduce, 1, DType::F64)?;
         }
         self.sum_replicas()?;
         if rules.scaler {
             self.for_each_unit(|elements| costs.over(ElementPass::Unscale, elements));
-            self.run_collective(Queue::World, Collective::AllReduce, (1, DType::U8))?;
+            self.run_collective(Queue::World, Collective::AllReduce, 1, DType::U8)?;
         }
         if rules.clip {
             let alone = self.with.mesh.pipeline == 1 && !rules.parts;
             if !alone || self.units.iter().any(|unit| unit.keep != Keep::Whole) {
-                self.run_collective(Queue::World, Collective::AllReduce, (1, DType::F64))?;
+                self.run_collective(Queue::World, Collective::AllReduce, 1, DType::F64)?;
             }
             self.for_each_unit(|elements| costs.over(ElementPass::Clip, elements));
         }
@@ -48,7 +48,7 @@ impl ClockRank<'_> {
         };
         if rules.norms && shares {
             let squares = 2 * costs.params().len();
-            self.run_collective(holders, Collective::AllReduce, (squares, DType::F64))?;
+            self.run_collective(holders, Collective::AllReduce, squares, DType::F64)?;
         }
         self.for_each_unit(|elements| costs.over(ElementPass::Update, elements));
         Ok(())
