@@ -17,23 +17,28 @@ pub struct WhatIf {
     pub speedup: f64,
 }
 
-/// One more node with the batch grown alike, and twice the network of the nodes.
+/// One more node with the batch grown alike, and twice the network of the nodes. Where no layout is faster with the change, the fastest one
+/// without it stays: GPUs may be left idle.
 pub fn what_if(task: &PlanTask, now: &RankedPlan, predictor: &StepPredictor) -> Vec<WhatIf> {
     let Some(best) = now.layouts.first() else { return Vec::new() };
     let node = task.cluster.node;
     let more = task.gpus + node;
     // The same sequences for each GPU, so that the data-parallel axis can grow by any number.
-    let each = (task.global_batch / task.gpus).max(1);
-    let grown = PlanTask { gpus: more, global_batch: each * more, ..task.clone() };
+    let each = task.global_batch / task.gpus;
+    let shared = (u64::from(task.global_batch) * u64::from(more) / u64::from(task.gpus)) as u32;
+    let global_batch = if each > 0 { each * more } else { shared };
+    let grown = PlanTask { gpus: more, global_batch, ..task.clone() };
     let mut faster = task.clone();
     faster.cluster.nic *= 2.0;
     let changes = [(format!("{node} more GPUs"), grown), ("twice the network".to_string(), faster)];
     let bring = |(change, task): (String, PlanTask)| {
-        let layout = plan(&task, predictor, 1).layouts.into_iter().next()?;
+        let changed = plan(&task, predictor, 1).layouts.into_iter().next();
+        let faster = changed.filter(|layout| layout.tokens_per_s() > best.tokens_per_s());
+        let layout = faster.unwrap_or_else(|| best.clone());
         let speedup = layout.tokens_per_s() / best.tokens_per_s();
-        Some(WhatIf { change, layout, speedup })
+        WhatIf { change, layout, speedup }
     };
-    changes.into_iter().filter_map(bring).collect()
+    changes.into_iter().map(bring).collect()
 }
 
 /// What one measured step would make of the interval of the layout that is ranked first.

@@ -66,6 +66,20 @@ fn more_gpus_and_network_bring_something_and_a_measurement_narrows() {
 }
 
 #[test]
+fn what_no_layout_can_use_changes_nothing() {
+    // 1,032 GPUs are 8 x 3 x 43: no layout of them is faster than the best of 1,024.
+    let predictor = StepPredictor::published();
+    for (model, gpus) in [("llama 3 70b", 1024), ("llama 3 405b", 2048)] {
+        let task = task(model, gpus);
+        let found = plan(&task, &predictor, 1);
+        for change in what_if(&task, &found, &predictor) {
+            assert!(change.speedup >= 1.0, "{model}: {} {}", change.change, change.speedup);
+            assert!(change.layout.job.layout.gpus <= gpus + 8);
+        }
+    }
+}
+
+#[test]
 fn flops_of_a_token_are_six_for_each_active_parameter() {
     let dense = LargeModel::named("llama 2 7b").unwrap();
     let products = 6.0 * (6.738e9 - 32000.0 * 4096.0);
