@@ -162,8 +162,9 @@ pub struct Log {
     pub errors: BTreeMap<u32, String>,
     /// Whether the recorder takes an operation that failed for one that ended, as Gloo's does.
     pub retires_failed: bool,
-    /// Whether the rank is in a call that its recorder does not record: Gloo's records no sends and receives.
-    pub in_unrecorded: bool,
+    /// For each operation, how many calls that the recorder does not record came before it, since the one before of its group: Gloo's
+    /// numbers sends and receives, and does not record them. Empty if there are none.
+    pub unrecorded: Vec<u64>,
 }
 
 impl Log {

@@ -12,6 +12,40 @@ const SECOND: i64 = 1_000_000_000;
 /// A call: the group's name and description, the operation, and when it was called in seconds.
 type Called = (&'static str, &'static str, &'static str, i64);
 
+/// A dump as PyTorch's hook for other backends writes it: the last operation is open or not, and none counts as completed.
+fn hooked(calls: &[Called], open: bool) -> String {
+    let mut dump: Value = serde_json::from_str(&dump(calls)).unwrap();
+    dump["pg_config"] = json!({"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}});
+    for entry in dump["entries"].as_array_mut().unwrap() {
+        entry["profiling_name"] = entry["profiling_name"].as_str().unwrap().replace("gloo", "allfold").into();
+    }
+    dump["entries"].as_array_mut().unwrap().last_mut().unwrap()["retired"] = (!open).into();
+    dump.to_string()
+}
+
+#[test]
+fn a_hook_without_events_says_which_rank_is_in_no_operation_and_which_came_after_the_time_out() {
+    let judged = |ranks: [&[Called]; 3], open: [bool; 3]| {
+        let mut reading = DumpReader::default();
+        for (rank, (calls, open)) in ranks.into_iter().zip(open).enumerate() {
+            let name = format!("nccl_trace_rank_{rank}");
+            reading.bytes(Path::new(&name), START + 200 * SECOND, hooked(calls, open).as_bytes()).unwrap();
+        }
+        judge(&reading.finish().unwrap())
+    };
+    let (waits, absent) = (after(&[world("all_reduce", 5)]), after(&[]));
+    let found = judged([&waits, &absent, &waits], [true, false, true]);
+    assert_eq!((found.hung, found.decided), (Hung::Yes, true), "{found:?}");
+    assert_eq!((found.causes[0].kind, &*found.causes[0].ranks), (CauseKind::Elsewhere, &[1][..]));
+    let late = after(&[world("all_reduce", 36)]);
+    let found = judged([&waits, &late, &waits], [true; 3]);
+    assert!(found.decided, "{found:?}");
+    assert_eq!((found.causes[0].kind, &*found.causes[0].ranks), (CauseKind::ShortTimeout, &[1][..]));
+    // Within the time-out a late rank is no reason for an operation not to end.
+    let late = after(&[world("all_reduce", 30)]);
+    assert_eq!(judged([&waits, &late, &waits], [true; 3]).causes[0].kind, CauseKind::Network);
+}
+
 /// A dump as Gloo's recorder writes it: all operations are retired, and no group but the latest is listed.
 fn dump(calls: &[Called]) -> String {
     let entry = |(number, (name, desc, operation, at)): (usize, &Called)| {
@@ -67,6 +101,37 @@ fn a_rank_that_made_another_call_or_left_no_dump_is_named() {
     let found = judge(&read(3, 60, &[(0, &right), (2, &right)]));
     assert_eq!((found.hung, found.decided), (Hung::Yes, true), "{found:?}");
     assert_eq!((found.causes[0].kind, &*found.causes[0].ranks), (CauseKind::NoDump, &[1][..]));
+}
+
+/// Gloo numbers sends and receives with the other calls of a group, and does not record them.
+#[test]
+fn a_rank_that_made_a_message_less_than_before_is_named_and_one_between_messages_is_not() {
+    // Between its collectives a rank makes three calls that are not recorded, and `last` before its last one.
+    let rank = |collectives: i64, last: i64| {
+        let calls: Vec<Called> = (0..collectives).map(|at| world("all_reduce", at)).collect();
+        let mut dump: Value = serde_json::from_str(&dump(&calls)).unwrap();
+        for (number, entry) in dump["entries"].as_array_mut().unwrap().iter_mut().enumerate() {
+            let missing = if number as i64 == collectives - 1 { 3 - last } else { 0 };
+            entry["op_id"] = (4 * (number as i64 + 1) - missing).into();
+        }
+        dump.to_string()
+    };
+    let judged = |ranks: [String; 3]| {
+        let mut reading = DumpReader::default();
+        reading.ranks(3);
+        for (rank, dump) in ranks.iter().enumerate() {
+            let name = format!("nccl_trace_rank_{rank}");
+            reading.bytes(Path::new(&name), START + 200 * SECOND, dump.as_bytes()).unwrap();
+        }
+        judge(&reading.finish().unwrap())
+    };
+    let found = judged([rank(6, 3), rank(7, 2), rank(7, 3)]);
+    assert!(found.decided, "{found:?}");
+    assert_eq!((found.causes[0].kind, &*found.causes[0].ranks), (CauseKind::MissingSend, &[1][..]));
+    // All may be in messages, of which nothing is known.
+    let found = judged([rank(6, 3), rank(6, 3), rank(6, 3)]);
+    assert_eq!((found.hung, found.decided), (Hung::Unknown, false), "{found:?}");
+    assert!(found.causes[0].said.contains("a send or a receive is missing"), "{found:?}");
 }
 
 #[test]

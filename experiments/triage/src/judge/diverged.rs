@@ -178,15 +178,15 @@ fn messages(lanes: &Lanes<'_>, breaks: &Breaks) -> Option<Diverged> {
             }
         }
     }
-    let count = |(rank, number): (u32, u32)| {
-        let call = lanes.op(rank, number).and_then(|op| lanes.job.calls.get(op.call));
-        call.map(|call| (&*call.count, &*call.dtype))
-    };
+    let call =
+        |(rank, number): (u32, u32)| lanes.op(rank, number).and_then(|op| lanes.job.calls.get(op.call));
     // The end whose rank broke the order of its calls before left a message out, or called the wrong size.
     let broke = |(rank, number): (u32, u32)| breaks.get(&rank).filter(|(at, _)| *at <= number as usize);
     receives.into_iter().find_map(|(key, receive)| {
         let send = *sends.get(&key)?;
-        if count(send) == count(receive) {
+        let (sent, got) = (call(send)?, call(receive)?);
+        // PyTorch's hook writes no type of a receive.
+        if sent.count == got.count && (sent.dtype == got.dtype || got.dtype.is_empty()) {
             return None;
         }
         let (wrong, right) = if broke(receive).is_some() { (receive, send) } else { (send, receive) };

@@ -6,7 +6,7 @@ use super::named::{of_group, ranks};
 use super::order::{Breaks, expected};
 use super::verdict::{CauseKind, HangCause};
 use super::waits::{End, Key, Waiting, Waits};
-use crate::model::{DumpedJob, FIRST_OPEN, Fact, Op, OpState};
+use crate::model::{DumpedJob, FIRST_OPEN, Fact, Log, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The causes at which the waiting ends.
@@ -23,6 +23,7 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits, breaks: &Breaks) -> Vec<H
         }
     }
     causes.extend(idle_behind(lanes, waits, &unseen));
+    causes.extend(uncounted(lanes.job));
     if !unseen.is_empty() {
         causes.extend(new_calls(lanes.job, waits));
     }
@@ -40,6 +41,26 @@ pub(super) fn causes(lanes: &Lanes<'_>, waits: &Waits, breaks: &Breaks) -> Vec<H
     }
     causes.extend(without_dump(lanes.job, waits, &unseen));
     causes
+}
+
+/// The rank that alone made fewer calls that are not recorded before one of its last operations than before each like one.
+fn uncounted(job: &DumpedJob) -> Option<HangCause> {
+    let few = |(rank, log): (&u32, &Log)| {
+        let (ops, counts) = (&log.ops, &log.unrecorded);
+        (ops.len().saturating_sub(LAST).max(1)..counts.len()).find_map(|at| {
+            let is_like = |other: &usize| {
+                ops[*other].kind() == ops[at].kind() && ops[other - 1].kind() == ops[at - 1].kind()
+            };
+            let usual: BTreeSet<u64> = (1..at).filter(is_like).map(|other| counts[other]).collect();
+            let usual = usual.first().copied().filter(|_| usual.len() == 1)?;
+            (counts[at] < usual).then_some((*rank, counts[at], usual, job.told(&ops[at])))
+        })
+    };
+    let mut found = job.logs.iter().filter_map(few);
+    let (Some((rank, made, usual, what)), None) = (found.next(), found.next()) else { return None };
+    let said = format!("rank {rank} left a send or a receive out before it called {what}");
+    let counted = format!("its recorder counts {made} of them there, and {usual} before each like call");
+    Some(cause(CauseKind::MissingSend, vec![rank], said, vec![counted], 880))
 }
 
 /// Waiting ranks that alone broke the order of their earlier calls.
@@ -271,11 +292,13 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> HangCause {
     let failed = |part: &Op| part.state == OpState::Failed;
     // Of a recorder that writes no time-out, the others' failure is the sign.
     let least = if limit > 0 { limit / 10 * 9 } else { UNSAID };
+    // A recorder without events says of no operation that it failed; what began after the time-out has failed on the first rank.
+    let over = |after: i64| parts().any(|(_, part)| failed(part)) || (limit > 0 && after >= limit);
     if let Some((late, part)) = last
         && (!common.is_empty() || clocks_agree(job, &open))
         && called(late, part) - first >= least
         && (limit > 0 || !failed(part))
-        && parts().any(|(_, part)| failed(part))
+        && over(called(late, part) - first)
     {
         let after = (called(late, part) - first) as f64 / 1e9;
         let limit = if limit > 0 { format!(" is {:.1} s", limit as f64 / 1e9) } else { " was over".into() };
@@ -318,6 +341,8 @@ fn stuck(lanes: &Lanes<'_>, key: Key, op: &Waiting) -> HangCause {
     found
 }
 
+/// How many of a rank's last operations may follow a message that was left out: not all wait for the other ranks.
+const LAST: usize = 4;
 /// Nanoseconds that a rank has to be late by if no time-out is known.
 const UNSAID: i64 = 5_000_000_000;
 /// Nanoseconds between the first and the last dump of hosts whose clocks agree.

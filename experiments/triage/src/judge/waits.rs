@@ -10,7 +10,8 @@
 //! ranks wait for each other in a circle.
 
 use super::lanes::Lanes;
-use crate::model::{FIRST_OPEN, MessageEnd, Op, OpState};
+use super::order::expected;
+use crate::model::{FIRST_OPEN, Log, MessageEnd, Op, OpState};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An operation that ranks wait in: group, number, and for a message its sender and receiver.
@@ -60,6 +61,13 @@ fn runs(op: &Op) -> bool {
     matches!(op.state, OpState::Started | OpState::Failed)
 }
 
+/// Whether a rank whose recorded operations have ended may be in a call that is not recorded: such calls came before the operation that
+/// is expected next.
+fn is_in_unrecorded(log: &Log) -> bool {
+    let next = || expected(log, log.ops.len()).and_then(|next| log.unrecorded.get(next));
+    !log.unrecorded.is_empty() && next().is_none_or(|count| *count > 0)
+}
+
 impl Waits {
     pub(super) fn new(lanes: &Lanes<'_>) -> Waits {
         let mut waits = Waits { ops: BTreeMap::new(), idle: BTreeSet::new() };
@@ -82,7 +90,7 @@ impl Waits {
                 }
                 first = false;
             }
-            match (fronts.is_empty(), log.in_unrecorded) {
+            match (fronts.is_empty(), is_in_unrecorded(log)) {
                 (true, true) => unrecorded.push(*rank),
                 (true, false) => drop(waits.idle.insert(*rank)),
                 _ => {}
@@ -135,7 +143,7 @@ impl Waits {
         }
     }
 
-    /// Ranks in calls that are not recorded wait for ranks that are in no call, or else for ranks without a dump, or for each other.
+    /// Ranks in calls that are not recorded wait for ranks that are in no call, or else for ranks without a dump, or for any other.
     fn unrecorded(&mut self, lanes: &Lanes<'_>, ranks: &[u32]) {
         let (idle, unseen) = (self.idle.clone(), lanes.job.unseen().collect::<Vec<_>>());
         for (number, rank) in (0..).zip(ranks) {
@@ -144,7 +152,7 @@ impl Waits {
             match (idle.is_empty(), unseen.is_empty()) {
                 (false, _) => waiting.lacks.extend(&idle),
                 (true, false) => waiting.unseen.extend(&unseen),
-                _ => waiting.lacks.extend(ranks.iter().filter(|other| *other != rank)),
+                _ => waiting.lacks.extend(lanes.job.logs.keys().filter(|other| *other != rank)),
             }
         }
     }

@@ -1,12 +1,12 @@
 //! PyTorch's flight recorder: one dump per rank, as a pickle or as JSON, of version 2.1 to 2.10.
 //!
 //! ```text
-//! { version, pg_config: { name: { desc, ranks } }, pg_status: { id: { last_enqueued_collective, .. } }, entries: [ .. ] }
+//! { version, pg_config: { name: { desc, ranks } }, entries: [ .. ] }
 //! ```
 //!
 //! Source: PyTorch 2.15, `torch/csrc/distributed/c10d/FlightRecorder.hpp`. Gloo's recorder has no events: each of its entries stays
 //! "scheduled", and `retired` says that the operation has ended. It lists the ranks of the latest group alone, under an empty name, and
-//! records no sends and receives, though they count in `pg_status`.
+//! records no sends and receives, though they count in `op_id`.
 
 use super::{DumpReader, invalid, rank_in};
 use crate::model::{Log, MessageEnd, Op, OpCall, OpState, RankGroup};
@@ -29,8 +29,6 @@ struct Dump<'a> {
     version: Cow<'a, str>,
     #[serde(default, borrow)]
     pg_config: BTreeMap<Cow<'a, str>, Config>,
-    #[serde(default)]
-    pg_status: BTreeMap<String, BTreeMap<String, Value>>,
     #[serde(default, borrow)]
     entries: Vec<Entry<'a>>,
 }
@@ -48,6 +46,8 @@ struct Entry<'a> {
     record_id: u64,
     #[serde(default)]
     pg_id: u64,
+    #[serde(default)]
+    op_id: u64,
     #[serde(default, borrow)]
     process_group: (Cow<'a, str>, Cow<'a, str>),
     #[serde(alias = "seq_id")]
@@ -66,8 +66,6 @@ struct Entry<'a> {
     state: Cow<'a, str>,
     #[serde(default, deserialize_with = "nullable")]
     time_created_ns: i64,
-    #[serde(default, deserialize_with = "nullable")]
-    time_discovered_started_ns: i64,
     #[serde(default, deserialize_with = "nullable")]
     time_discovered_completed_ns: i64,
     #[serde(default)]
@@ -203,11 +201,10 @@ impl Dump<'_> {
         let log = Log { whole, written, ops, ..Log::default() };
         let mut made =
             RankDump { rank, minor, log, groups: Vec::new(), calls: Vec::new(), places: Vec::new() };
-        // Recorders without events discover no times.
-        let eventful =
-            self.entries.iter().any(|e| e.time_discovered_started_ns > 0 || e.state != "scheduled");
+        // Recorders without events leave all operations scheduled.
+        let eventful = self.entries.iter().any(|entry| entry.state != "scheduled");
         let (mut groups, mut calls, mut places) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (mut messages, mut open) = (BTreeMap::new(), BTreeMap::new());
+        let (mut messages, mut before) = (BTreeMap::new(), BTreeMap::new());
         let mut peers = Vec::new();
         for entry in &self.entries {
             let (group, new) = number(&mut groups, &entry.process_group);
@@ -228,7 +225,6 @@ impl Dump<'_> {
                 made.places.push(entry.frames.0.as_ref().map_or(String::new(), Frame::told));
             }
             let state = entry.state(eventful);
-            *open.entry(entry.pg_id).or_insert(0) += i64::from(state != OpState::Done);
             if entry.is_p2p && made.calls[call as usize].name == "coalesced" {
                 continue;
             }
@@ -241,6 +237,10 @@ impl Dump<'_> {
                 }
                 None => entry.collective_seq_id,
             };
+            let last = before.insert(entry.pg_id, entry.op_id);
+            // Of the oldest operation it is known only if nothing was before it.
+            let since = last.or(whole.then_some(0)).map(|last| entry.op_id.saturating_sub(last + 1));
+            made.log.unrecorded.push(since.unwrap_or(0));
             made.log.ops.push(Op {
                 group,
                 sequence,
@@ -253,21 +253,12 @@ impl Dump<'_> {
                 limit_ms: u32::try_from(entry.timeout_ms).unwrap_or(0),
             });
         }
-        made.log.retires_failed =
-            !eventful && self.entries.iter().any(|entry| entry.profiling_name.starts_with("gloo:"));
-        made.log.in_unrecorded = !eventful && self.is_in_unrecorded(&open);
+        let is_gloo = |entry: &Entry<'_>| entry.profiling_name.starts_with("gloo:");
+        made.log.retires_failed = !eventful && self.entries.iter().any(is_gloo);
+        if !self.entries.iter().all(is_gloo) || made.log.unrecorded.iter().all(|count| *count == 0) {
+            made.log.unrecorded.clear();
+        }
         Ok(made)
-    }
-
-    /// Whether some group has begun more calls than it ended, and no entry of it is open.
-    fn is_in_unrecorded(&self, open: &BTreeMap<u64, i64>) -> bool {
-        self.pg_status.iter().any(|(id, status)| {
-            // The JSON writer writes numbers as texts.
-            let number = |value: &Value| value.as_i64().or_else(|| value.as_str()?.parse().ok());
-            let of = |key| status.get(key).and_then(number).unwrap_or(-1);
-            let listed = id.parse().ok().and_then(|id| open.get(&id)).copied().unwrap_or(0);
-            of("last_enqueued_collective") - of("last_completed_collective") > listed
-        })
     }
 
     /// The ranks of each group by name.
