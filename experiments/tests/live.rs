@@ -29,6 +29,37 @@ fn endless(json: &Path) -> Child {
     started(&["train", "--config", MLP, "--set", "training.epochs=100000", "--json", json])
 }
 
+/// The first line that a command prints, which then is ended, or nothing; and its exit code and errors.
+fn opening(args: &[&str]) -> (String, Option<i32>, String) {
+    let (mut child, mut line, mut error) = (started(args), String::new(), String::new());
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    if !line.is_empty() {
+        child.kill().unwrap();
+    }
+    child.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    (line, child.wait().unwrap().code(), error)
+}
+
+#[test]
+fn a_watch_refuses_a_folder_that_is_missing_and_says_why_it_cannot_read_dumps() {
+    let folder = folder();
+    let [missing, dumps] = ["missing", "dumps"].map(|name| folder.path().join(name));
+    let watch = |path: &Path| opening(&["triage", "--watch", path.to_str().unwrap()]);
+    let (line, code, error) = watch(&missing);
+    assert_eq!((&*line, code), ("", Some(2)));
+    assert!(
+        error.contains("missing: there is no such file or folder") && error.lines().count() == 1,
+        "{error}"
+    );
+    fs::create_dir(&dumps).unwrap();
+    assert_eq!(watch(&dumps).0, "waiting for dumps\n");
+    for name in ["nccl_trace_rank_0", "again_rank_0"] {
+        fs::write(dumps.join(name), r#"{"version": "2.10", "pg_config": {}, "entries": []}"#).unwrap();
+    }
+    let (line, ..) = watch(&dumps);
+    assert!(line.starts_with("waiting for dumps; now: ") && line.contains("two flight records"), "{line}");
+}
+
 /// Ends a run by SIGKILL once its file has whole records, `part` of a record among them.
 fn kill_after_a_record(mut child: Child, json: &Path, part: &str) {
     while !fs::read_to_string(json).is_ok_and(|text| text.ends_with('\n') && text.contains(part)) {

@@ -115,16 +115,26 @@ const SETTLED: u32 = 40;
 /// Prints a line whenever dumps have arrived, until the verdict is certain.
 #[allow(clippy::disallowed_methods, reason = "dumps are written by other processes, at any time")]
 fn watch(args: &Args, output: &mut RunOutput) -> CommandResult {
+    if let Some(missing) = args.dumps.iter().find(|path| !path.exists()) {
+        let what = "there is no such file or folder; --watch waits for dumps in a folder that exists";
+        return Err(CommandError::usage(format!("{}: {what}", missing.display())));
+    }
     let (mut seen, mut quiet, mut told) = (Vec::new(), 0, String::new());
     loop {
         let files = files(args);
         quiet = if files == seen { quiet + 1 } else { 0 };
         seen = files;
-        // A file that has grown since the last look is still being written.
-        let read = if quiet > 0 { gather(args).ok() } else { None };
-        let Some((job, ..)) = read.filter(|(job, ..)| !job.logs.is_empty() || !job.words.is_empty()) else {
-            let waiting = "waiting for dumps".to_string();
-            if told.is_empty() {
+        if quiet == 0 {
+            // A file that has grown since the last look is still being written.
+            std::thread::sleep(std::time::Duration::from_millis(LOOK_MS));
+            continue;
+        }
+        let read = gather(args);
+        let now = read.as_ref().err().map_or(String::new(), |error| format!("; now: {error}"));
+        let Some((job, ..)) = read.ok().filter(|(job, ..)| !job.logs.is_empty() || !job.words.is_empty())
+        else {
+            let waiting = format!("waiting for dumps{now}");
+            if told.is_empty() || (!now.is_empty() && told != waiting) {
                 output.say(&waiting)?;
                 told = waiting;
             }
