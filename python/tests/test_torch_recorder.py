@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch_ranks import join, launch, results
 
 import allfold
+from allfold import command
 
 ON = {"TORCH_FR_BUFFER_SIZE": "100"}
 
@@ -115,10 +116,13 @@ def missing_send(rank: int, size: int, store: str, folder: str) -> None:
         dist.all_reduce(torch.ones(3))
 
 
-def test_a_failure_writes_the_dump_of_each_rank(tmp_path):
+def test_a_failure_writes_the_dumps_and_triage_names_the_rank_that_did_not_send(tmp_path):
     outcomes = launch(2, missing_send, str(tmp_path), environment=ON)
     assert all(issubclass(getattr(allfold, outcome.kind), RuntimeError) for outcome in outcomes), outcomes
     assert sorted(os.listdir(tmp_path)) == ["nccl_trace_rank_0", "nccl_trace_rank_1"]
+    said = command("triage", str(tmp_path)).text.splitlines()
+    assert "rank 0 called all_reduce(3 x Float)" in said[0] and "test_torch_recorder.py" in said[0], said
+    assert "expect send" in said[0], said
 
 
 def absent(rank: int, size: int, store: str, folder: str) -> None:

@@ -50,9 +50,9 @@ _failing: list[Ending] = []
 
 @atexit.register
 def _written() -> None:
-    """Lets a dump be finished before the process ends."""
+    """Lets a dump be finished before the process ends. At its first dump with stacks PyTorch imports its compiler, which takes seconds."""
     for ending in _failing:
-        ending.left.wait(10)
+        ending.left.wait(60)
 
 
 def is_wanted() -> bool:
@@ -183,7 +183,7 @@ class Recorder:
         wanted = next(filter(None, map(os.environ.get, ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"))), "1")
         on = names and wanted.lower() not in ("0", "false", "no", "n", "f")
         if isinstance(error, RuntimeError) and on and _dumped.acquire(blocking=False):
-            _dump_fr_trace_file(self._rank, backend="allfold")
+            _dump_fr_trace_file(self._rank, includeStackTraces=True, backend="allfold")
 
 
 def _frames(frame: FrameType | None) -> list[tuple[str, str, int]]:
