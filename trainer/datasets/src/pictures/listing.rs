@@ -3,7 +3,8 @@
 //! ```text
 //! data_dir/cat/1.jpg          data_dir/train/cat/1.jpg          classes by name: cat is 0, dog is 1
 //! data_dir/dog/2.png          data_dir/train/dog/2.png
-//!                             data_dir/val/cat/3.jpg            or valid, validation, eval, dev, test, testing; in any case
+//!                             data_dir/val/cat/3.jpg            or valid, validation, eval, dev, test, testing; in any
+//!                             data_dir/test_set/cat/3.jpg       case, also beside other words
 //! ```
 //!
 //! The classes of a set are interleaved: any run of its samples, such as the first or the last ones, has every class by its share.
@@ -73,6 +74,28 @@ fn named<'a>(folders: &'a [OsString], names: &[&str]) -> Option<&'a OsString> {
     names.iter().find_map(spelt)
 }
 
+/// The first of these folders that has folders and whose name has one of `names` as a word, as `training_set`, `seg-train` and `train2017`.
+fn worded<'a>(folder: &Path, folders_in: &'a [OsString], names: &[&str]) -> Option<&'a OsString> {
+    let has = |name: &OsString| {
+        let name = name.to_string_lossy().to_lowercase();
+        let mut words = name.split(|c: char| !c.is_ascii_alphabetic());
+        words.any(|word| names.contains(&word.strip_suffix("set").unwrap_or(word)))
+    };
+    folders_in.iter().find(|name| has(name) && has_folders(&folder.join(name)))
+}
+
+fn has_folders(folder: &Path) -> bool {
+    folders(folder).is_ok_and(|within| !within.is_empty())
+}
+
+/// The folder of a set's classes: the folder itself, or the only folder in it that has folders, as in `train/images/cat`.
+fn of_set(folder: PathBuf) -> PathBuf {
+    match folders(&folder).as_deref() {
+        Ok([only]) if has_folders(&folder.join(only)) => folder.join(only),
+        _ => folder,
+    }
+}
+
 /// Finds the sets in a folder.
 ///
 /// # Errors
@@ -85,31 +108,44 @@ pub fn layout(folder: &Path) -> Result<Layout, String> {
         return wrong(folder, what);
     }
     let all = folders(folder)?;
-    let train = named(&all, &TRAIN).map(|name| folder.join(name));
-    let nested = train.filter(|train| folders(train).is_ok_and(|classes| !classes.is_empty()));
-    let Some(train) = nested else {
+    let nested = named(&all, &TRAIN).filter(|name| has_folders(&folder.join(name)));
+    let worded_test = worded(folder, &all, &TEST).filter(|test| Some(*test) != nested);
+    let Some(set) = nested.or_else(|| {
+        worded(folder, &all, &TRAIN).filter(|name| worded_test.is_some_and(|test| test != *name))
+    }) else {
         return alone(folder, all);
     };
+    let train = of_set(folder.join(set));
     let classes = folders(&train)?;
     if let [only] = &classes[..] {
         return wrong(&train, &format!("has one class, {}; {TWO}", only.display()));
     }
-    let test = named(&all, &TEST);
-    let used = |name: &&OsString| train.file_name() != Some(*name) && test != Some(*name);
-    let unread = all.iter().filter(used).cloned().collect();
-    Ok(Layout { classes, test: test.map(|name| folder.join(name)), train, unread })
+    let test = named(&all, &TEST).or(worded_test);
+    let unread = all.iter().filter(|name| *name != set && test != Some(*name)).cloned().collect();
+    Ok(Layout { classes, test: test.map(|name| of_set(folder.join(name))), train, unread })
 }
 
 /// The layout of a folder without a folder of a training set: the folders in it are the classes.
 fn alone(folder: &Path, classes: Vec<OsString>) -> Result<Layout, String> {
     let wrong = |what: String| Err(format!("{}: {what}", folder.display()));
     let sets = |names: &[OsString]| (named(names, &TRAIN).is_some(), named(names, &TEST).is_some());
-    if let Some(of_sets) = classes
-        .iter()
-        .map(|name| folder.join(name))
-        .find(|place| folders(place).is_ok_and(|within| sets(&within) == (true, true)))
-    {
-        return wrong(format!("has the sets one folder further down: set data.dir to {}", of_sets.display()));
+    let of_sets = |place: &PathBuf| folders(place).is_ok_and(|within| sets(&within) == (true, true));
+    match &classes.iter().map(|name| folder.join(name)).filter(of_sets).collect::<Vec<_>>()[..] {
+        [] => {}
+        [only] => {
+            return wrong(format!(
+                "has the sets one folder further down: set data.dir to {}",
+                only.display()
+            ));
+        }
+        [first, ..] => {
+            let name = first.file_name().unwrap_or_default().display();
+            return wrong(format!(
+                "has both sets in each class's folder; the sets' folders hold the classes: {}, {}",
+                folder.join(format!("train/{name}")).display(),
+                folder.join(format!("val/{name}")).display()
+            ));
+        }
     }
     let is_set = |name: &OsString| sets(std::slice::from_ref(name)) != (false, false);
     if !classes.is_empty() && classes.iter().all(is_set) {

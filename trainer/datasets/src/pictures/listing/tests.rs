@@ -97,6 +97,38 @@ fn the_usual_names_of_a_test_set_are_known_in_any_case() {
     assert_eq!(layout(folder.path()).unwrap().unread, ["extra", "test"]);
 }
 
+/// Kaggle's archives and COCO's call the sets so; some have the folder of the classes one further down.
+#[test]
+fn the_names_of_sets_may_have_other_words_and_a_folder_between_them_and_the_classes() {
+    for (train, test) in [
+        ("training_set", "test_set"),
+        ("seg_train", "seg_test"),
+        ("train2017", "val2017"),
+        ("TrainSet", "ValSet"),
+        ("images-train", "images-valid"),
+        ("train", "val_set"),
+        ("training_set/training_set", "test_set/test_set"),
+        ("train/images", "val/images"),
+    ] {
+        let all = ["a/1.png", "b/1.png"].map(|file| [format!("{train}/{file}"), format!("{test}/{file}")]);
+        let mut all: Vec<&str> = all.as_flattened().iter().map(String::as_str).collect();
+        all.push("single_prediction/1.png");
+        let folder = folder(&all);
+        let found = sets(folder.path(), 0.5, 0).unwrap();
+        let of = |listing| listed(folder.path(), listing);
+        assert_eq!(of(&found.train), [format!("0:{train}/a/1.png"), format!("1:{train}/b/1.png")]);
+        assert_eq!(of(&found.test), [format!("0:{test}/a/1.png"), format!("1:{test}/b/1.png")]);
+        assert_eq!(layout(folder.path()).unwrap().unread, ["single_prediction"]);
+    }
+    // Classes whose names have such words.
+    for paths in [
+        ["train_station/1.png", "test_tube/1.png", "bridge/1.png"],
+        ["train_station/day/1.png", "bridge/day/1.png", "harbour/1.png"],
+    ] {
+        assert_eq!(layout(folder(&paths).path()).unwrap().classes.len(), 3);
+    }
+}
+
 #[test]
 fn a_folder_too_high_or_without_classes_is_refused_with_what_would_be_right() {
     for (paths, says) in [
@@ -117,6 +149,10 @@ fn a_folder_too_high_or_without_classes_is_refused_with_what_would_be_right() {
             "has a training set without classes; each class of pictures needs a folder of its name in it, such as HERE/train/cat",
         ),
         (&["val/a/1.png", "val/b/1.png"], "has a test set and no folder `train`"),
+        (
+            &["cat/train/1.png", "cat/val/1.png", "dog/train/1.png", "dog/val/1.png"],
+            "has both sets in each class's folder; the sets' folders hold the classes: HERE/train/cat, HERE/val/cat",
+        ),
         (
             &["a/1.png", "a/2.png"],
             "has one class, a; every answer would be right: there have to be two classes, each with a folder of its own",
