@@ -5,6 +5,7 @@
 //! train.safetensors  x [60000, 1, 28, 28], y [60000]                 and test.safetensors
 //! ```
 //!
+//! Names of NumPy files may also be `X_train.npy` and `y_train.npy`, or have `images` or `data` and `labels` or `targets`, in any case.
 //! The test set may also be called `val`, `valid`, `validation`, `eval` or `dev`; the first that is there is used.
 //!
 //! Samples are numbers of any type, rounded to f32; numbers of one byte are stored as bytes. Labels are integers from 0:
@@ -17,6 +18,7 @@ use allfold_kernels::nn::Float;
 use allfold_tensor_files::{Dtype, StoredTensor, npy, tensor_file};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -54,7 +56,17 @@ pub struct ArrayOptions {
 pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)> {
     let wrong = |place: &Path, what: String| Err(Error::Data(format!("{}: {what}", place.display())));
     let Some(train) = set(folder, "train")? else {
-        return wrong(folder, "has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`".into());
+        let what = "has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`";
+        let (has, more) = (files(folder), files(folder).len().saturating_sub(3));
+        let has: Vec<String> = has.iter().take(3).map(|name| format!("`{}`", name.display())).collect();
+        return wrong(
+            folder,
+            match more {
+                _ if has.is_empty() => what.into(),
+                0 => format!("{what}; it has {}", has.join(", ")),
+                _ => format!("{what}; it has {}, ..", has.join(", ")),
+            },
+        );
     };
     let place = train.0.path.clone();
     let test = TEST.into_iter().find_map(|name| set(folder, name).transpose()).transpose()?;
@@ -173,10 +185,32 @@ impl Set {
     }
 }
 
+/// The names in a folder, sorted.
+fn files(folder: &Path) -> Vec<OsString> {
+    let mut names: Vec<_> =
+        folder.read_dir().into_iter().flatten().flatten().map(|file| file.file_name()).collect();
+    names.sort();
+    names
+}
+
+/// The NumPy file of a set for one of these words: of `SET_WORD.npy` and `WORD_SET.npy` the first that is there in any case, or the first.
+fn spelt(folder: &Path, set: &str, words: &[&str]) -> PathBuf {
+    let all = || words.iter().flat_map(|word| [format!("{set}_{word}.npy"), format!("{word}_{set}.npy")]);
+    let files = files(folder);
+    let here = |name: String| {
+        let alike = files.iter().filter(|file| file.eq_ignore_ascii_case(&name));
+        alike.max_by_key(|file| ***file == *name)
+    };
+    all()
+        .find_map(here)
+        .map_or_else(|| folder.join(format!("{set}_{}.npy", words[0])), |name| folder.join(name))
+}
+
 /// The samples and the labels of the set of this name, not read yet; `None` if there are no files of it.
 fn set(folder: &Path, name: &str) -> Result<Option<(Array, Array)>> {
-    let [x, y, both] = [format!("{name}_x.npy"), format!("{name}_y.npy"), format!("{name}.safetensors")]
-        .map(|file| folder.join(file));
+    let [x, y] =
+        [["x", "images", "data"], ["y", "labels", "targets"]].map(|words| spelt(folder, name, &words));
+    let both = folder.join(format!("{name}.safetensors"));
     let found = [&x, &y, &both].map(|path| path.exists());
     let (x, y) = match found {
         [false, false, false] => return Ok(None),

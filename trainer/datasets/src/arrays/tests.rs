@@ -65,6 +65,32 @@ fn numpy_arrays_are_samples_as_they_are() {
 }
 
 #[test]
+fn the_usual_names_of_numpy_files_are_known() {
+    let (x, y) = (|value| npy("<f4", &[1, 1], &floats([value])), npy("<i8", &[1], &labels([0])));
+    for names in [
+        ["X_train.npy", "y_train.npy", "X_test.npy", "y_test.npy"],
+        ["x_train.npy", "y_train.npy", "x_val.npy", "y_val.npy"],
+        ["train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy"],
+        ["train_data.npy", "train_targets.npy", "valid_data.npy", "valid_targets.npy"],
+        ["TRAIN_X.npy", "train_Y.npy", "test_x.npy", "test_y.npy"],
+    ] {
+        let files = [(names[0], x(1.0)), (names[1], y.clone()), (names[2], x(2.0)), (names[3], y.clone())];
+        let (train, test) = Folder::new(&files).load().unwrap();
+        assert_eq!((batch(&train, &[0]).x, batch(&test, &[0]).x), (vec![1.0], vec![2.0]), "{names:?}");
+    }
+    // The name as the documentation spells it comes first.
+    let all =
+        ["train_x.npy", "Train_X.npy", "x_train.npy"].map(|name| (name, x(f32::from(name == "train_x.npy"))));
+    let rest = [("train_y.npy", y.clone()), ("test_x.npy", x(2.0)), ("test_y.npy", y)];
+    let (train, _) = Folder::new(&[&all[..], &rest].concat()).load().unwrap();
+    assert_eq!(batch(&train, &[0]).x, [1.0]);
+    let what = ": has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`; it has `a.csv`, `b.npz`, `c.pkl`";
+    let others = ["a.csv", "b.npz", "c.pkl"].map(|name| (name, Vec::new()));
+    assert_eq!(Folder::new(&others).refused(), what);
+    assert_eq!(Folder::new(&[&others[..], &[("d", Vec::new())]].concat()).refused(), format!("{what}, .."));
+}
+
+#[test]
 fn without_a_test_set_a_share_is_drawn() {
     let x: Vec<u8> = (0..20).flat_map(|i| [i, i + 100, i, i]).collect();
     let folder = Folder::new(&[
