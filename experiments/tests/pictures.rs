@@ -228,3 +228,48 @@ fn pictures_are_classified_by_the_names_that_a_checkpoint_keeps() {
     common::says(&["predict", folder.path().to_str().unwrap(), &red], &["has no checkpoint"]);
     common::says(&["predict", &red, &red], &["red.png: is no safetensors file"]);
 }
+
+/// A model of grey pictures classifies files of any size, in grey or in colours.
+#[test]
+fn a_model_of_mnist_classifies_files_of_pictures() {
+    let folder = folder();
+    let raw = folder.path().join("data/mnist");
+    fs::create_dir_all(&raw).unwrap();
+    // The digit d is a bright bar in the rows from 2 d on.
+    let pixel = |digit: usize, row: usize| if (2 * digit..2 * digit + 8).contains(&row) { 230 } else { 10 };
+    let picture = |digit: usize| (0..28 * 28).map(move |at| pixel(digit, at / 28));
+    for (name, count) in [("train", 200), ("t10k", 20)] {
+        let head = |kind: u8, sizes: &[u32]| {
+            let sizes = sizes.iter().flat_map(|size| size.to_be_bytes());
+            [0, 0, 8, kind].into_iter().chain(sizes).collect::<Vec<u8>>()
+        };
+        let digits = (0..count as usize).map(|at| at % 10);
+        let pixels = head(3, &[count, 28, 28]).into_iter().chain(digits.clone().flat_map(picture));
+        let labels = head(1, &[count]).into_iter().chain(digits.map(|digit| digit as u8));
+        fs::write(raw.join(format!("{name}-images-idx3-ubyte")), pixels.collect::<Vec<u8>>()).unwrap();
+        fs::write(raw.join(format!("{name}-labels-idx1-ubyte")), labels.collect::<Vec<u8>>()).unwrap();
+    }
+    let config = folder.path().join("mnist.toml");
+    let [data, checkpoints] =
+        ["data", "checkpoints"].map(|name| folder.path().join(name).display().to_string());
+    let text = format!(
+        "[data]\nname = \"mnist\"\ndir = \"{data}\"\n[model]\nname = \"mlp\"\nhidden = [32]\n[training]\nbatch = 20\nepochs = 4\n\
+         [optimiser]\nlr = 0.05\n[checkpoint]\ndir = \"{checkpoints}\"\nevery_epochs = 1\n"
+    );
+    fs::write(&config, text).unwrap();
+    common::said(&["train", "--config", config.to_str().unwrap()]);
+    for (digit, scale, name) in [(3, 1, "three.png"), (7, 3, "seven.jpg")] {
+        let path = folder.path().join(name);
+        let side = 28 * scale;
+        let pixels: Vec<u8> = (0..side * side).flat_map(|at| [pixel(digit, at / side / scale); 3]).collect();
+        written::write(&path, &pixels, side as u32);
+        let told = common::said(&["predict", &checkpoints, path.to_str().unwrap(), "--top", "1"]);
+        assert!(told.contains(&format!("{name}: {digit} ")), "{told}");
+    }
+    // Other data has no pictures: only its own program knows how its numbers were made.
+    let text = "[data]\nname = \"synthetic\"\nsynthetic_shape = [1, 8, 8]\n[model]\nname = \"mlp\"\n[training]\nmax_steps = 1\n";
+    fs::write(&config, format!("{text}[checkpoint]\nevery = 1\ndir = \"{data}\"\n")).unwrap();
+    common::said(&["train", "--config", config.to_str().unwrap()]);
+    let three = folder.path().join("three.png").display().to_string();
+    common::says(&["predict", &data, &three], &["is of a run on `synthetic`; models of `pictures`"]);
+}

@@ -30,6 +30,16 @@ pub fn predict(from: &Path, pictures: &[PathBuf]) -> Result<Vec<Vec<(String, f64
     }
 }
 
+/// The brightness of a picture of red, green and blue, weighed by ITU-R BT.601 as Pillow's `convert("L")` does.
+fn make_grey<F: Float>(x: &mut Vec<F>) {
+    let plane = x.len() / 3;
+    for at in 0..plane {
+        let colours = [(0, 0.299), (plane, 0.587), (2 * plane, 0.114)];
+        x[at] = F::from_f64(colours.iter().map(|(from, weight)| weight * x[from + at].to_f64()).sum());
+    }
+    x.truncate(plane);
+}
+
 fn of<F: Float>(
     config: &Config,
     on: &TrainedOn,
@@ -53,6 +63,9 @@ fn of<F: Float>(
     let mut batch = Batch::default();
     let classes = (0..pictures.len()).map(|picture| -> Result<Vec<(String, f64)>> {
         set.gather(&[picture], &mut batch)?;
+        if channels == 1 {
+            make_grey(&mut batch.x);
+        }
         model.evaluate(&batch, |_| ());
         let logits: Vec<f64> = model.logits().iter().map(|logit| logit.to_f64()).collect();
         let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);

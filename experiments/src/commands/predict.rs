@@ -10,7 +10,8 @@ use std::path::PathBuf;
   allfold predict checkpoints cat.jpg dog.png
   allfold predict checkpoints/best.safetensors photos/cat.jpg --top 1
 
-The checkpoint is of a run of `allfold train` on your own pictures or on CIFAR-10.")]
+The checkpoint is of a run of `allfold train` on your own pictures, CIFAR-10, MNIST, Fashion-MNIST or the digits. A picture is resized,
+and for a model of grey pictures its brightness counts: MNIST and the digits are white on black.")]
 pub(crate) struct Args {
     /// The checkpoint: a file, or a folder of checkpoints, of which the best is taken, or else the newest
     checkpoint: PathBuf,

@@ -11,6 +11,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+/// Mean and deviation of the pixels, of 0 to 1, of MNIST and Fashion-MNIST.
+pub const MNIST_SCALE: (f32, f32) = (0.1307, 0.3081);
+/// See [`MNIST_SCALE`].
+pub const FASHION_MNIST_SCALE: (f32, f32) = (0.2860, 0.3530);
+
 /// The number of classes of every set in this format.
 const CLASSES: usize = 10;
 /// The longest header that is read: 255 dimensions.

@@ -129,10 +129,11 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     let directory = Path::new(&config.data.dir);
     match config.data.name.as_str() {
         "digits" => Ok(digits()?),
-        "mnist" => Ok(idx::load(&within(directory, &["mnist", "MNIST/raw"]), (0.1307, 0.3081))?),
-        "fashion_mnist" => {
-            Ok(idx::load(&within(directory, &["fashion_mnist", "FashionMNIST/raw"]), (0.2860, 0.3530))?)
-        }
+        "mnist" => Ok(idx::load(&within(directory, &["mnist", "MNIST/raw"]), idx::MNIST_SCALE)?),
+        "fashion_mnist" => Ok(idx::load(
+            &within(directory, &["fashion_mnist", "FashionMNIST/raw"]),
+            idx::FASHION_MNIST_SCALE,
+        )?),
         "cifar10" => {
             let folder = within(directory, &["cifar10", "cifar-10-batches-bin", "cifar-10-batches-py"]);
             Ok(cifar::load(&folder)?)

@@ -2,9 +2,9 @@
 
 use super::{Dataset, SampleForm};
 use crate::{Config, Error, Result};
-use allfold_datasets::cifar;
 pub use allfold_datasets::pictures::unread;
 use allfold_datasets::pictures::{self, PictureOptions};
+use allfold_datasets::{cifar, idx};
 use std::path::{Path, PathBuf};
 
 /// The form of the samples; `None` if the folder cannot be read.
@@ -38,21 +38,26 @@ fn options(config: &Config) -> PictureOptions {
     }
 }
 
-/// The pictures in these files in the form of the samples that `config` trains on, all with the label 0.
+/// The pictures in these files, of the size and scale of the samples that `config` trains on, all with the label 0. They have three
+/// colours, also where the samples are grey.
 ///
 /// # Errors
-/// Data of another kind than pictures of three colours; a path that is no file.
+/// Data of another kind than pictures; a path that is no file.
 pub(crate) fn alone(config: &Config, files: &[PathBuf]) -> Result<Dataset> {
+    let scaled = |side, scale: [(f32, f32); 3]| {
+        let (mean, std) = (scale.map(|(mean, _)| mean.into()), scale.map(|(_, std)| std.into()));
+        PictureOptions { side, resize: side, mean, std, ..options(config) }
+    };
     let options = match config.data.name.as_str() {
         "pictures" => options(config),
-        "cifar10" => {
-            let (mean, std) =
-                (cifar::SCALE.map(|(mean, _)| mean.into()), cifar::SCALE.map(|(_, std)| std.into()));
-            PictureOptions { side: 32, resize: 32, mean, std, ..options(config) }
-        }
+        "cifar10" => scaled(32, cifar::SCALE),
+        "mnist" => scaled(28, [idx::MNIST_SCALE; 3]),
+        "fashion_mnist" => scaled(28, [idx::FASHION_MNIST_SCALE; 3]),
+        "digits" => scaled(8, [(0.0, 1.0); 3]),
         other => {
             return Err(Error::Config(format!(
-                "the checkpoint is of a run on `{other}`; models of `pictures` and `cifar10` classify files of pictures"
+                "the checkpoint is of a run on `{other}`; models of `pictures`, `cifar10`, `mnist`, `fashion_mnist` and `digits` \
+                 classify files of pictures"
             )));
         }
     };
