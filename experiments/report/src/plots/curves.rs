@@ -374,11 +374,14 @@ impl Ranged for Scale {
     }
 }
 
-/// 1, 2 and 5 times the powers of ten: labels for an axis of less than two decades.
+/// 1, 2 and 5 times the powers of ten: labels for an axis of less than two decades; 1 to 9 times where only one of these would be shown.
 fn subdivided(range: &Range<f64>) -> Vec<f64> {
     let first = range.start.log10().floor() as i32;
-    let steps = (first..first + 4).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power)));
-    steps.filter(|value| range.contains(value)).collect()
+    let of = |power: i32, step: i32| f64::from(step) * 10f64.powi(power);
+    let all = (first..first + 4).flat_map(|power| (1..10).map(move |step| (step, of(power, step))));
+    let all: Vec<(i32, f64)> = all.filter(|(_, value)| range.contains(value)).collect();
+    let few = all.iter().filter(|(step, _)| [1, 2, 5].contains(step)).count();
+    all.iter().filter(|(step, _)| few < 2 || [1, 2, 5].contains(step)).map(|(_, value)| *value).collect()
 }
 
 impl plotters::coord::ranged1d::ValueFormatter<f64> for Scale {
@@ -463,7 +466,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_logarithm_cannot_show_is_left_out() {
+    fn a_logarithmic_axis_has_several_labels_and_leaves_out_what_it_cannot_show() {
+        assert_eq!(subdivided(&(2124.0..6100.0)), [3e3, 4e3, 5e3, 6e3]);
         let zero = Point { x: 2.0, y: 0.0, error: 0.0 };
         let one = Point { x: 4.0, y: 1.0, error: 0.0 };
         assert!(!curves(vec![zero.clone(), one]).draw().unwrap().wide.contains(": 0 (us)"));

@@ -105,8 +105,9 @@ fn plot(caption: String, [x, y]: [&'static str; 2], pairs: Vec<Pair>) -> Result<
             .map(|&(_, x, y)| Point { x, y, error: 0.0 })
             .collect(),
     });
-    let measured = || pairs.iter().map(|pair| pair.1).filter(|value| *value > 0.0 && value.is_finite());
-    let (low, high) = (measured().fold(f64::INFINITY, f64::min), measured().fold(0.0, f64::max));
+    // The line spans all values, so that both axes have the same range and the line is their diagonal.
+    let both = || pairs.iter().flat_map(|pair| [pair.1, pair.2]).filter(|v| *v > 0.0 && v.is_finite());
+    let (low, high) = (both().fold(f64::INFINITY, f64::min), both().fold(0.0, f64::max));
     let axis = |label| Axis { label, log: Some(10), format: format::number };
     let curves = Curves {
         label: caption.clone(),
@@ -170,5 +171,7 @@ mod tests {
         assert_eq!(part.section.tables[0].rows.len(), 4);
         let svg = &part.section.plots[0].figure.wide;
         assert!(svg.contains("lab: 110 (predicted time (us)) at 100 (measured time (us))"), "{svg}");
+        // Both axes go up to the predicted 200 us.
+        assert_eq!(svg.matches("\n200\n").count(), 2, "{svg}");
     }
 }
