@@ -29,12 +29,13 @@ pub fn op(word: &str) -> Result<ReduceOp, String> {
     find("operator", word, &ReduceOp::ALL, ReduceOp::name)
 }
 
-/// Finds an element type by Allfold's name (`f32`) or by nccl-tests' (`float`), for clap.
+/// Finds an element type by Allfold's name (`f32`), nccl-tests' (`float`) or PyTorch's (`float32`), for clap.
 pub fn dtype(word: &str) -> Result<DType, String> {
     let wanted = word.to_lowercase();
+    let ours = wanted.replace("float", "f").replace("fp", "f");
     DType::ALL
         .into_iter()
-        .find(|&dtype| nccl_dtype(dtype) == wanted)
+        .find(|&dtype| nccl_dtype(dtype) == wanted || dtype.name() == ours)
         .map_or_else(|| find("element type", word, &DType::ALL, DType::name), Ok)
         .map_err(|error| match nearest(word, DType::ALL.map(nccl_dtype)) {
             Some(name) if !error.contains("did you mean") => {
@@ -106,6 +107,9 @@ mod tests {
         for dtype in DType::ALL {
             assert_eq!(super::dtype(dtype.name()), Ok(dtype));
             assert_eq!(super::dtype(nccl_dtype(dtype)), Ok(dtype));
+        }
+        for (theirs, ours) in [("float16", DType::F16), ("fp32", DType::F32), ("bfloat16", DType::Bf16)] {
+            assert_eq!(super::dtype(theirs), Ok(ours));
         }
         assert_eq!(collective("all-reduce"), Ok(Collective::AllReduce));
     }

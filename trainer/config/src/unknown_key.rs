@@ -5,7 +5,7 @@ use crate::keys::{TABLES, keys_of};
 use allfold_base::suggest::nearest;
 
 /// Words of PyTorch's programs and of other trainers, and the keys here.
-const OTHER_WORDS: [(&str, &str); 24] = [
+const OTHER_WORDS: [(&str, &str); 26] = [
     ("optimizer", "optimiser.name"),
     ("dataset", "data.name"),
     ("batch_size", "training.batch"),
@@ -30,6 +30,8 @@ const OTHER_WORDS: [(&str, &str); 24] = [
     ("vocab_size", "model.vocabulary"),
     ("bucket_cap_mb", "ddp.bucket_kib"),
     ("path", "checkpoint.dir"),
+    ("root", "data.dir"),
+    ("pretrained", "model.weights"),
 ];
 
 /// The message for a key that its table (or with `None`, the file outside of tables) does not have. `outside` are the keys and

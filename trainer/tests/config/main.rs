@@ -64,6 +64,9 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
         "`training.batch`: invalid type: string \"many\", expected a whole number, 0 or more"
     );
     assert_eq!(error("precision.amp", "fp16"), "`precision.amp`: unknown value `fp16`; the nearest is `f16`");
+    for (theirs, ours) in [("data.root", "data.dir"), ("model.pretrained", "model.weights")] {
+        assert_eq!(error(theirs, "3"), format!("unknown key `{theirs}`; here it is `{ours}`"));
+    }
     for other in ["data.color_jiter", "data.zzz"] {
         let says = format!("unknown key `{other}`; `allfold train --keys` lists the keys");
         assert_eq!(error(other, "0.4"), says);
