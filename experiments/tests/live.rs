@@ -141,7 +141,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
 /// The checkpoint that the last line of an interrupted run names is of the step that the line names.
 #[test]
 fn a_run_that_is_told_to_stop_writes_a_checkpoint_of_its_last_step() {
-    let launched = ["launch", "-n", "2", "--grace", "1000", "--"];
+    let launched = ["launch", "-n", "2", "--grace", "1000", "--rdzv-timeout", "1000", "--"];
     for (before, signal, code) in [
         (&[][..], Signal::HUP, 129),
         (&[], Signal::USR1, 138),
@@ -414,7 +414,7 @@ fn a_run_that_hangs_ends_by_the_first_signal() {
         thread::sleep(Duration::from_millis(20));
     }
     interrupt(&child, Signal::INT);
-    for _ in 0..6_000 {
+    for _ in 0..60_000 {
         if child.try_wait().unwrap().is_some() {
             let end = child.wait_with_output().unwrap();
             let said = String::from_utf8(end.stdout).unwrap();

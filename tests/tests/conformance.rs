@@ -304,7 +304,7 @@ fn no_window_deadlocks_without_any_buffering() {
             .buffered(0)
             .window(window)
             .segment(64)
-            .deadline(std::time::Duration::from_secs(20))
+            .deadline(std::time::Duration::from_secs(300))
             .algorithm(Collective::AllReduce, name);
         let sums = world.run(|comm: Communicator| -> Result<_, Error> {
             let mut data = vec![u64::from(comm.rank().0) as i64; 300];

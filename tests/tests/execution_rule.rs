@@ -108,7 +108,7 @@ fn random_matched_schedules_keep_their_meaning_for_every_window_without_bufferin
         let data = (0..i64::from(ranks)).map(start).collect();
         let want = meaning(&Random::new(ranks, 30, seed), data);
         let topology = Topology::named("switch", ranks).unwrap();
-        let threads = World::threads(ranks).buffered(0).deadline(Duration::from_secs(20));
+        let threads = World::threads(ranks).buffered(0).deadline(Duration::from_secs(300));
         for world in [threads.any(), World::sim(&topology).any()] {
             let got = world.with(&RANDOM).window(window).run(|comm: Communicator| -> Result<_, Error> {
                 let mut data = start(i64::from(comm.rank().0));

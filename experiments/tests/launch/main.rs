@@ -75,7 +75,7 @@ fn living(mark: &str) -> Vec<PathBuf> {
 
 /// Waits until no process with this mark in its command line runs.
 fn gone(mark: &str) {
-    for _ in 0..500 {
+    for _ in 0..60_000 {
         if living(mark).is_empty() {
             return;
         }

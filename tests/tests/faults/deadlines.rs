@@ -85,11 +85,14 @@ fn a_rank_that_blocks_elsewhere_on_virtual_time_is_named() {
     let held = std::sync::Mutex::new(held);
     let ranks = outcome(world, move |comm| {
         if comm.rank() == Rank(1) {
-            let _ = held.lock().unwrap().recv_timeout(Duration::from_millis(500));
+            // Until rank 0 has its error.
+            held.lock().unwrap().recv().unwrap();
+            return comm.barrier();
         }
-        comm.barrier()
+        let result = comm.barrier();
+        hold.send(()).unwrap();
+        result
     });
-    drop(hold);
     for result in ranks {
         assert!(
             matches!(&result, Err(Error::Unresponsive { waiting_on, .. }) if waiting_on == &[Rank(1)]),

@@ -17,7 +17,7 @@ pub fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 6] {
         ("shm", World::shm(ranks).deadline(deadline).any()),
         ("tcp, hosts of 2", World::tcp(ranks).ranks_per_host(2).deadline(deadline).any()),
         ("threads by messages", World::threads(ranks).deadline(deadline).messages().any()),
-        ("sim", World::sim(&topology).deadline(deadline).watchdog(Duration::from_secs(10)).any()),
+        ("sim", World::sim(&topology).deadline(deadline).watchdog(Duration::from_secs(300)).any()),
     ]
 }
 
@@ -26,14 +26,14 @@ pub fn before(backend: &str) -> u64 {
     if backend == "shm" { 2 } else { 0 }
 }
 
-/// Runs `body` on every rank and returns the results. A hang fails the test after 20 s of real time.
+/// Runs `body` on every rank and returns the results. A hang fails the test after ten minutes of real time.
 pub fn outcome(
     world: impl Into<World>,
     body: impl Fn(Communicator) -> Result<(), Error> + Send + Sync + 'static,
 ) -> Vec<Result<(), Error>> {
     let ((done, wait), world) = (mpsc::channel(), world.into());
     std::thread::spawn(move || done.send(world.run_each(body).unwrap().ranks));
-    wait.recv_timeout(Duration::from_secs(20)).expect("the ranks hang")
+    wait.recv_timeout(Duration::from_secs(600)).expect("the ranks hang")
 }
 
 /// Runs `odd` on rank `who` and `even` on the others, on every backend; then a barrier, in which ranks whose own operation had
