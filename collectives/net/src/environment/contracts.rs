@@ -21,13 +21,17 @@ pub(super) struct Place {
     job: String,
 }
 
-/// The launcher whose variables are set. A Slurm batch script has no step and is not taken for a rank.
+/// The launcher whose variables are set. A Slurm batch script has no step, or in some versions one of a number that Slurm reserves, and is
+/// not taken for a rank.
 pub(super) fn launcher(variables: &Variables) -> Option<Launcher> {
+    const RESERVED: u64 = 0xffff_fff0;
     let has = |name: &str| variables.text(name).is_some();
+    let step = variables.first(&["SLURM_STEP_ID", "SLURM_STEPID"]);
+    let step = step.is_some_and(|(_, step)| step.parse().is_ok_and(|step: u64| step < RESERVED));
     let contracts = [
         (Launcher::Torchrun, has("RANK") || has("WORLD_SIZE")),
         (Launcher::OpenMpi, has("OMPI_COMM_WORLD_RANK") || has("OMPI_COMM_WORLD_SIZE")),
-        (Launcher::Slurm, has("SLURM_PROCID") && (has("SLURM_STEP_ID") || has("SLURM_STEPID"))),
+        (Launcher::Slurm, has("SLURM_PROCID") && step),
         (Launcher::Pmi, has("PMI_RANK") || has("PMI_SIZE")),
     ];
     contracts.into_iter().find(|(_, there)| *there).map(|(launcher, _)| launcher)
@@ -305,6 +309,8 @@ mod tests {
         // A batch script is no rank, although Slurm sets SLURM_PROCID to 0 for it.
         let batch: Vec<_> = step.into_iter().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
         assert_eq!(read(&batch), Ok(None));
+        let reserved = [&batch[..], &[("SLURM_STEP_ID", "4294967291")]].concat();
+        assert_eq!(read(&reserved), Ok(None));
     }
 
     #[test]
