@@ -14,6 +14,7 @@ use allfold_cuda::launch::{
 use allfold_cuda::{CudaMachine, Gpu, Memory, Queue, probe};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::nccl::{NcclComm, version};
+use allfold_standin::Counter;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,64 +72,62 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
         memory
     };
     let (a, b, c, d) = (zeroed(bytes), zeroed(bytes), zeroed(bytes), zeroed(bytes));
+    let all = bytes as u64;
+    // The bytes that a body moves: every operand once, and twice if it is read and written.
+    let measured = |name: &str, moved: u64, body: &dyn Fn()| {
+        row("kernel", name, moved, gbps(queue, moved, body), copy);
+    };
     for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::I8] {
-        let moved = launch::reduce(queue, dtype, ReduceOp::Sum, a.all(), b.all()).unwrap();
-        let speed =
-            gbps(queue, moved, || launch::reduce(queue, dtype, ReduceOp::Sum, a.all(), b.all()).unwrap());
-        row("kernel", &format!("reduce_sum_{dtype}"), moved, speed, copy);
+        measured(&format!("reduce_sum_{dtype}"), 3 * all, &|| {
+            launch::reduce(queue, dtype, ReduceOp::Sum, a.all(), b.all()).unwrap();
+        });
     }
     let half = b.all().part(0, bytes / 2).unwrap();
-    let cast = || launch::cast(queue, (DType::F32, a.all()), (DType::Bf16, half), 1.0).unwrap();
-    let moved = cast();
-    row("kernel", "cast_f32_bf16", moved, gbps(queue, moved, cast), copy);
+    measured("cast_f32_bf16", all + all / 2, &|| {
+        launch::cast(queue, (DType::F32, a.all()), (DType::Bf16, half), 1.0).unwrap();
+    });
     let tensors: Vec<_> = (0..16).map(|i| a.all().part(i * (bytes / 16), bytes / 16).unwrap()).collect();
     let bucket = BucketLaunch::new(queue, DType::F32, &tensors).unwrap();
-    let moved = bucket.pack(queue, b.all(), 8).unwrap();
-    row(
-        "kernel",
-        "pack_f32, divided",
-        moved,
-        gbps(queue, moved, || bucket.pack(queue, b.all(), 8).unwrap()),
-        copy,
-    );
+    measured("pack_f32, divided", 2 * all, &|| bucket.pack(queue, b.all(), 8).unwrap());
     let param = Param { param: a.all(), grad: b.all(), master: None, m: Some(c.all()), v: Some(d.all()) };
     let params = Params::new(queue, DType::F32, &[param]).unwrap();
     let rule = AdamRule::new(1, 1e-3, (0.9, 0.999), 1e-8, 0.01, true);
-    let moved = launch::adam(queue, &params, rule, launch::StepReads::default()).unwrap();
-    row(
-        "kernel",
-        "adamw_f32",
-        moved,
-        gbps(queue, moved, || launch::adam(queue, &params, rule, launch::StepReads::default()).unwrap()),
-        copy,
-    );
-    let shape = BatchNormLaunch {
+    measured("adamw_f32", 7 * all, &|| {
+        launch::adam(queue, &params, rule, launch::StepReads::default()).unwrap();
+    });
+    let planes = BatchNormLaunch {
         dtype: DType::F32,
         n: bytes / 4 / 64 / 3136,
         channels: 64,
         plane: 3136,
         layout: TensorLayout::Planes,
     };
-    let n = shape.n * 64 * 3136 * 4;
+    let n = planes.n * 64 * 3136 * 4;
     let (x, y) = (a.all().part(0, n).unwrap(), b.all().part(0, n).unwrap());
     let channel = [zeroed(256), zeroed(256), zeroed(256), zeroed(256), zeroed(512)];
     let saved = Saved { means: channel[0].all(), rs: channel[1].all() };
-    let apply = || shape.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
-    let moved = apply();
-    row("kernel", "batch norm, apply", moved, gbps(queue, moved, apply), copy);
-    let statistics = || shape.statistics(queue, x, channel[4].all(), saved).unwrap();
-    let moved = statistics();
-    row("kernel", "batch norm, statistics", moved, gbps(queue, moved, statistics), copy);
-    let last = BatchNormLaunch { layout: TensorLayout::ChannelsLast, ..shape };
-    let apply = || last.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
-    let moved = apply();
-    row("kernel", "batch norm, apply, channels last", moved, gbps(queue, moved, apply), copy);
-    let statistics = || last.statistics(queue, x, channel[4].all(), saved).unwrap();
-    let moved = statistics();
-    row("kernel", "batch norm, statistics, channels last", moved, gbps(queue, moved, statistics), copy);
-    let turn = || launch::transpose(queue, DType::F32, y, x, (64, 3136)).unwrap();
-    let moved = turn();
-    row("kernel", "turn_f32, planes to channels last", moved, gbps(queue, moved, turn), copy);
+    let last = BatchNormLaunch { layout: TensorLayout::ChannelsLast, ..planes };
+    for (shape, layout) in [(planes, ""), (last, ", channels last")] {
+        measured(&format!("batch norm, apply{layout}"), 2 * n as u64, &|| {
+            shape.apply(queue, x, (channel[2].all(), channel[3].all()), saved, y).unwrap();
+        });
+        measured(&format!("batch norm, statistics{layout}"), n as u64, &|| {
+            shape.statistics(queue, x, channel[4].all(), saved).unwrap();
+        });
+    }
+    measured("turn_f32, planes to channels last", 2 * n as u64, &|| {
+        launch::transpose(queue, DType::F32, y, x, (64, 3136)).unwrap();
+    });
+}
+
+/// The bytes that a collective of buffers of `bytes` bytes reads and writes.
+fn counted(job: &DeviceCollective, ranks: u32, bytes: usize) -> u64 {
+    let machine = Counter::open();
+    let mut group = DeviceRanks::new(machine.clone(), ranks).unwrap();
+    let memories: Vec<Memory> = (0..ranks).map(|_| group.main().memory(bytes).unwrap()).collect();
+    group.run(job, &memories.iter().map(Memory::all).collect::<Vec<_>>()).unwrap();
+    let traffic = Counter::of(&*machine).unwrap().traffic();
+    traffic.values().map(|kind| kind.read + kind.written).sum()
 }
 
 /// Measures every all-reduce algorithm on 8 ranks; returns whether all results are right.
@@ -159,12 +158,10 @@ fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
             }
             slices.iter().for_each(|slice| group.main().fill(*slice, 0).unwrap());
             group.main().finish().unwrap();
-            let best = (0..REPEATS)
-                .map(|_| group.run(&job, &slices).unwrap())
-                .min_by_key(|ran| ran.nanoseconds)
-                .unwrap();
-            let speed = best.moved as f64 / best.nanoseconds.max(1) as f64;
-            row("device", &format!("{} {mode:?} 8 ranks", algorithm.name), best.moved, speed, copy);
+            let best = (0..REPEATS).map(|_| group.run(&job, &slices).unwrap()).min().unwrap_or_default();
+            let moved = counted(&job, ranks, mib << 20);
+            let speed = moved as f64 / best.max(1) as f64;
+            row("device", &format!("{} {mode:?} 8 ranks", algorithm.name), moved, speed, copy);
         }
     }
     right

@@ -107,7 +107,7 @@ fn on_device<T: Sample>(
         for call in 0..timing.warmup + timing.iterations {
             let ran = group.run(&job, &slices)?;
             if call >= timing.warmup {
-                times.push(ran.nanoseconds as f64 / 1e3);
+                times.push(ran as f64 / 1e3);
             }
         }
         Ok((ends, times))

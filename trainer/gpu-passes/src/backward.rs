@@ -24,43 +24,43 @@ impl Passes {
 
     /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot, or adds it to the
     /// gradient of earlier micro-batches and of other layers that share the weight.
-    pub(crate) fn weight<R>(
+    pub(crate) fn weight(
         &self,
         l: usize,
         nth: usize,
         with: &PassContext<'_, '_>,
-        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<R>,
+        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<()>,
     ) -> Result<()> {
         let (dtype, queue) = (self.precision.layers[l], with.queue);
         self.gradient(l, nth, with, |slot| {
             if dtype == DType::F32 {
-                return body(slot).map(drop);
+                return body(slot);
             }
             let own = queue.memory(slot.len() / 4 * dtype.size())?;
             body(own.all())?;
-            launch::cast(queue, (dtype, own.all()), (DType::F32, slot), 1.0).map(drop)
+            launch::cast(queue, (dtype, own.all()), (DType::F32, slot), 1.0)
         })
     }
 
     /// Like [`Passes::weight`], for gradients that kernels compute in f32. Gradients of layers under autocast are rounded
     /// afterwards.
-    pub(crate) fn wide<R>(
+    pub(crate) fn wide(
         &self,
         l: usize,
         nth: usize,
         with: &PassContext<'_, '_>,
-        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<R>,
+        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<()>,
     ) -> Result<()> {
         let (dtype, queue) = (self.precision.layers[l], with.queue);
         let narrows = self.precision.narrows(&self.network, l);
         self.gradient(l, nth, with, |slot| {
             if !narrows {
-                return body(slot).map(drop);
+                return body(slot);
             }
             let (own, narrow) = (queue.memory(slot.len())?, queue.memory(slot.len() / 4 * dtype.size())?);
             body(own.all())?;
             launch::cast(queue, (DType::F32, own.all()), (dtype, narrow.all()), 1.0)?;
-            launch::cast(queue, (dtype, narrow.all()), (DType::F32, slot), 1.0).map(drop)
+            launch::cast(queue, (dtype, narrow.all()), (DType::F32, slot), 1.0)
         })
     }
 
@@ -79,7 +79,7 @@ impl Passes {
         }
         let param = self.network.params_of(l).start;
         let adds = with.weights.begin_grad(param);
-        with.weights.grad(param)?.map_or(Ok(()), |slot| Ok(back(slot, adds).map(drop)?))
+        with.weights.grad(param)?.map_or(Ok(()), |slot| Ok(back(slot, adds)?))
     }
 
     /// Lets `body` write a gradient in f32 to its slot, or, if the slot has a gradient of this step, to memory that is added to it.

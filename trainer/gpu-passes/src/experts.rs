@@ -234,12 +234,12 @@ impl Passes {
                 let dy = within(dy, &part.y)?;
                 let a = DeviceMatrix::new(dy, [outputs, rows], true);
                 let b = DeviceMatrix::new(within(x, &part.x)?, [rows, inputs], false);
-                vendor::matmul(queue, DType::F32, (a, b), f32s(within(dw, &part.w)?), None).map(drop)
+                vendor::matmul(queue, DType::F32, (a, b), f32s(within(dw, &part.w)?), None)
             })
         })?;
         self.wide(l, 1, with, |db| {
             parts.iter().try_for_each(|part| {
-                launch::bias_back(queue, DType::F32, within(dy, &part.y)?, within(db, &part.b)?, 1).map(drop)
+                launch::bias_back(queue, DType::F32, within(dy, &part.y)?, within(db, &part.b)?, 1)
             })
         })
     }

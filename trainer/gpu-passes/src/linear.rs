@@ -141,7 +141,7 @@ impl Passes {
             let b = DeviceMatrix::new(x, [m, inputs], false);
             let epilogue = sums.as_ref().map_or(Epilogue::None, |sums| Epilogue::RowSums(sums.all()));
             summed.set(sums.is_some());
-            vendor::product(queue, dtype, (a, b), ProductOutput::new(dw, to), epilogue).map(drop)
+            vendor::product(queue, dtype, (a, b), ProductOutput::new(dw, to), epilogue)
         };
         match dtype {
             DType::Bf16 => self.gradient(l, 0, with, |dw| product(dw, DType::F32))?,
@@ -152,7 +152,7 @@ impl Passes {
         }
         self.wide(l, 1, with, |db| match &sums {
             Some(sums) if summed.get() => queue.copy(db, sums.all()),
-            _ => launch::bias_back(queue, dtype, dy, db, 1).map(drop),
+            _ => launch::bias_back(queue, dtype, dy, db, 1),
         })
     }
 

@@ -376,8 +376,8 @@ impl Passes {
                 launch::layer_norm(queue, &s, (x, None), wb, (means.all(), rs.all()), y.all())?;
                 saved.extend([means, rs]);
             }
-            LayerOperation::Relu => drop(launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?),
-            LayerOperation::Gelu => drop(launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?),
+            LayerOperation::Relu => launch::activate(queue, launch::Function::Relu, dtype, x, y.all())?,
+            LayerOperation::Gelu => launch::activate(queue, launch::Function::Gelu, dtype, x, y.all())?,
             LayerOperation::Add => self.residual_sum(l, x, y, with)?,
             LayerOperation::MaxPool(shape) => {
                 let winners = queue.memory(4 * n * self.network.layers()[l].outputs())?;

@@ -98,14 +98,13 @@ pub(super) fn run(
     job: &DeviceCollective,
     tables: &launch::Uploaded,
     buffers: &[Slice<'_>],
-) -> Result<u64> {
+) -> Result<()> {
     let parts =
         if job.op == ReduceOp::Avg && job.algorithm.collective.reduces() { buffers.len() as u32 } else { 0 };
-    if tables.is_balanced() {
-        let moved = launch::fused_balanced(queue, job.dtype, job.op, buffers, parts).map_err(failed)?;
-        if let Some(moved) = moved {
-            return Ok(moved);
-        }
+    if tables.is_balanced()
+        && launch::fused_balanced(queue, job.dtype, job.op, buffers, parts).map_err(failed)?
+    {
+        return Ok(());
     }
     launch::fused(queue, job.dtype, job.op, tables, buffers, parts).map_err(failed)
 }

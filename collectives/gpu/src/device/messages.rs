@@ -97,29 +97,26 @@ struct Progress {
 }
 
 impl Run<'_> {
-    /// Queues every round and returns the number of bytes moved.
-    pub fn all(&self, queues: &[Queue]) -> Result<u64> {
+    /// Queues every round.
+    pub fn all(&self, queues: &[Queue]) -> Result<()> {
         let ranks = queues.len();
         let mut progress = Progress { last: vec![None; ranks], readers: vec![BTreeMap::new(); ranks] };
-        let mut moved = 0;
         for round in 0..self.schedule.rounds() {
-            moved += self.round(queues, round, &mut progress)?;
+            self.round(queues, round, &mut progress)?;
         }
         let collective = self.job.algorithm.collective;
         if self.job.op == ReduceOp::Avg && collective.reduces() {
             for (rank, queue) in queues.iter().enumerate() {
                 progress.readers[rank].values().try_for_each(|mark| queue.wait(mark)).map_err(failed)?;
-                moved += launch::divide(queue, self.job.dtype, self.buffers[rank], ranks as u32)
-                    .map_err(failed)?;
+                launch::divide(queue, self.job.dtype, self.buffers[rank], ranks as u32).map_err(failed)?;
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
-    fn round(&self, queues: &[Queue], round: u64, progress: &mut Progress) -> Result<u64> {
+    fn round(&self, queues: &[Queue], round: u64, progress: &mut Progress) -> Result<()> {
         let steps: Vec<_> =
             (0..queues.len()).map(|rank| self.schedule.step(Rank(rank as u32), round)).collect();
-        let mut moved = 0;
         // Values that their own rank's step overwrites are saved first.
         let mut aside = vec![false; queues.len()];
         for (rank, step) in steps.iter().enumerate() {
@@ -136,7 +133,6 @@ impl Run<'_> {
                     let (to, from) =
                         (self.cut(place, &range)?, self.cut(self.place(rank, from.region)?, &range)?);
                     queues[rank].copy(to, from).map_err(failed)?;
-                    moved += 2 * to.len() as u64;
                 }
                 aside[rank] = true;
                 progress.last[rank] = Some(queues[rank].mark().map_err(failed)?);
@@ -176,8 +172,8 @@ impl Run<'_> {
             let target = self.place(rank, into.region)?;
             for (from, into) in self.pairs(from, into) {
                 let (from, into) = (self.cut(source, &from)?, self.cut(target, &into)?);
-                moved += match how {
-                    Combine::Copy => queue.copy(into, from).map(|()| 2 * into.len() as u64),
+                match how {
+                    Combine::Copy => queue.copy(into, from),
                     Combine::Reduce => launch::reduce(queue, self.job.dtype, self.job.op, into, from),
                 }
                 .map_err(failed)?;
@@ -188,7 +184,7 @@ impl Run<'_> {
                 progress.readers[peer.index()].insert(rank, done);
             }
         }
-        Ok(moved)
+        Ok(())
     }
 
     /// Pairs of element ranges of two spans, with equal lengths; neighbouring pairs are joined.

@@ -43,20 +43,9 @@ type Key = (Collective, &'static str, Rank, DType, ReduceOp, ExecutionMode, u32,
 /// A captured collective, with the memory that its graph uses.
 struct Captured {
     graph: CudaGraph,
-    /// The number of bytes that the collective moves.
-    moved: u64,
     /// Scratch copies and tables that the graph refers to.
     _own: Vec<Memory>,
     _tables: Option<launch::Uploaded>,
-}
-
-/// The bytes that a collective moved, and its time on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceRun {
-    /// Bytes that the collective read and wrote, over all ranks.
-    pub moved: u64,
-    /// Time from the event before the graph to the event after it; 0 on the shim.
-    pub nanoseconds: u64,
 }
 
 /// The ranks of one process: one stream each, spread over the devices in order.
@@ -113,8 +102,8 @@ impl DeviceRanks {
         self.captured.len()
     }
 
-    /// Runs a collective in place over one buffer per rank, and waits for it. A job over given buffers is captured at its first
-    /// run, and is a single graph launch from then on.
+    /// Runs a collective in place over one buffer per rank, and waits for it. Returns the nanoseconds from the event before it to the
+    /// event after it; 0 on the shim. A job over given buffers is captured at its first run, and is a single graph launch from then on.
     ///
     /// A buffer is the whole data of its rank in the layout of [`crate::Geometry`]: for a blocked collective, one block for every
     /// rank.
@@ -122,7 +111,7 @@ impl DeviceRanks {
     /// # Errors
     /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express; a call
     /// that the driver refused.
-    pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<DeviceRun> {
+    pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<u64> {
         let count = self.check(job, buffers)?;
         let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
         let DeviceCollective { algorithm, root, dtype, op, mode, segments } = *job;
@@ -148,10 +137,8 @@ impl DeviceRanks {
         // by the capture.
         unsafe { self.machine.replay(self.main.stream(), captured.graph) }.map_err(failed)?;
         to.move_to(&self.main).map_err(failed)?;
-        let moved = captured.moved;
         self.main.finish().map_err(failed)?;
-        let nanoseconds = from.until(to).map_err(failed)?;
-        Ok(DeviceRun { moved, nanoseconds })
+        from.until(to).map_err(failed)
     }
 
     /// The number of elements of a buffer, after a check of all buffers.
@@ -203,8 +190,8 @@ impl DeviceRanks {
                 let tables = fused::tables(job, &*schedule, &geometry)?;
                 let tables = tables.upload(&self.main, buffers.len()).map_err(failed)?;
                 self.main.finish().map_err(failed)?;
-                let (graph, moved) = self.captured(|| fused::run(&self.main, job, &tables, buffers))?;
-                Ok(Captured { graph, moved, _own: Vec::new(), _tables: Some(tables) })
+                let graph = self.captured(|| fused::run(&self.main, job, &tables, buffers))?;
+                Ok(Captured { graph, _own: Vec::new(), _tables: Some(tables) })
             }
             ExecutionMode::Messages => {
                 let own = messages::ScratchCopies::new(&*schedule, &geometry, job.dtype, &self.queues)?;
@@ -217,21 +204,21 @@ impl DeviceRanks {
                     scratch_copies: &own,
                     buffers,
                 };
-                let (graph, moved) = self.captured(|| self.forked(|| run().all(&self.queues)))?;
-                Ok(Captured { graph, moved, _own: own.into_memory(), _tables: None })
+                let graph = self.captured(|| self.forked(|| run().all(&self.queues)))?;
+                Ok(Captured { graph, _own: own.into_memory(), _tables: None })
             }
         }
     }
 
     /// Captures the work that `body` queues on the main stream, and on streams forked from it, as a graph.
-    fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(CudaGraph, u64)> {
+    fn captured(&self, body: impl FnOnce() -> Result<()>) -> Result<CudaGraph> {
         self.machine.begin_capture(self.main.stream()).map_err(failed)?;
-        let moved = body();
+        let queued = body();
         // The capture is ended even if the body failed; the stream would stay in capture mode otherwise.
         let graph = self.machine.end_capture(self.main.stream()).map_err(failed);
-        match (moved, graph) {
-            (Ok(moved), Ok(graph)) => Ok((graph, moved)),
-            (Ok(_), Err(error)) | (Err(error), Err(_)) => Err(error),
+        match (queued, graph) {
+            (Ok(()), Ok(graph)) => Ok(graph),
+            (Ok(()), Err(error)) | (Err(error), Err(_)) => Err(error),
             (Err(error), Ok(graph)) => {
                 self.machine.forget(graph);
                 Err(error)
@@ -240,15 +227,15 @@ impl DeviceRanks {
     }
 
     /// Makes the ranks' streams wait for the main stream before `body`, and the main stream wait for them after it.
-    fn forked(&self, body: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    fn forked(&self, body: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = self.main.record().map_err(failed)?;
         self.queues.iter().try_for_each(|queue| queue.wait(&start)).map_err(failed)?;
-        let moved = body()?;
+        body()?;
         for queue in &self.queues {
             let end = queue.record().map_err(failed)?;
             self.main.wait(&end).map_err(failed)?;
         }
-        Ok(moved)
+        Ok(())
     }
 }
 

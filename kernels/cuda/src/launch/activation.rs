@@ -1,7 +1,7 @@
 //! Activations and their gradients, residual sums and biases: element by element, but the gradient of a bias is a sum.
 
 use super::layer_norm::column_sums;
-use super::{Moved, blocks, holds, run, trained};
+use super::{blocks, holds, run, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 
@@ -27,7 +27,7 @@ impl Function {
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<()> {
     trained(dtype)?;
     let n = x.elements(dtype.size())?;
     holds("the result of an activation", y, n, dtype.size())?;
@@ -36,7 +36,7 @@ pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice
         let kernel = Kernel::typed(Family::Activation, f.stem(), dtype);
         run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
     }
-    Ok(2 * x.len() as u64)
+    Ok(())
 }
 
 /// The gradient of an activation function: `dx = dy f'(x)`.
@@ -49,7 +49,7 @@ pub fn activate_back(
     dtype: DType,
     (x, dy): (Slice<'_>, Slice<'_>),
     dx: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     trained(dtype)?;
     let n = x.elements(dtype.size())?;
     holds("the gradient of an activation", dy, n, dtype.size())?;
@@ -59,14 +59,14 @@ pub fn activate_back(
         let kernel = Kernel::typed(Family::Activation, &format!("{}_back", f.stem()), dtype);
         run(queue, kernel, [blocks(queue, n, 4), 1, 1], arguments)?;
     }
-    Ok(3 * x.len() as u64)
+    Ok(())
 }
 
 /// `y = a + b`, rounded once; `y` may be the same buffer as `a` or `b`.
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<Moved> {
+pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<()> {
     trained(dtype)?;
     let n = y.elements(dtype.size())?;
     holds("the first operand of a sum", a, n, dtype.size())?;
@@ -76,14 +76,14 @@ pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Activation, "add", dtype), grid, arguments)?;
     }
-    Ok(3 * y.len() as u64)
+    Ok(())
 }
 
 /// `y = a + b`, where `a` and `y` are f32 and `b` is of type `dtype`; `y` may be the same buffer as `a`.
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn add_wide(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<Moved> {
+pub fn add_wide(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<()> {
     trained(dtype)?;
     let n = y.elements(4)?;
     holds("the first operand of a sum", a, n, 4)?;
@@ -93,7 +93,7 @@ pub fn add_wide(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: 
         let kernel = Kernel::typed(Family::Activation, "add_wide", dtype);
         run(queue, kernel, [blocks(queue, n, 8), 1, 1], arguments)?;
     }
-    Ok((a.len() + b.len() + y.len()) as u64)
+    Ok(())
 }
 
 /// The number of samples when `n` values have the shape `[samples, C, plane]`; `plane` is 1 for the rows of a matrix.
@@ -112,28 +112,27 @@ fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usize) -> Result<Moved> {
+pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usize) -> Result<()> {
     trained(dtype)?;
     let (n, columns) = (y.elements(dtype.size())?, b.elements(4)?);
     if rows(n, columns, plane)? == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let arguments = Arguments::new().updates(y).reads(b).with(columns);
     let arguments = arguments.with(plane as u64).with(n);
-    run(queue, Kernel::typed(Family::Activation, "bias", dtype), [blocks(queue, n, 4), 1, 1], arguments)?;
-    Ok(2 * y.len() as u64)
+    run(queue, Kernel::typed(Family::Activation, "bias", dtype), [blocks(queue, n, 4), 1, 1], arguments)
 }
 
 /// Replaces `db` (f32) by the gradient of [`bias`].
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plane: usize) -> Result<Moved> {
+pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plane: usize) -> Result<()> {
     trained(dtype)?;
     let (n, columns) = (dy.elements(dtype.size())?, db.elements(4)?);
     let rows = rows(n, columns, plane)?;
     if columns == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let wide = if plane == 1 { columns.div_ceil(32) } else { columns } as u32;
     let slices = blocks(queue, n, 8).div_ceil(wide).clamp(1, 64);
@@ -145,6 +144,5 @@ pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plan
     };
     let kernel = Kernel::typed(Family::Activation, stem, dtype);
     run(queue, kernel, [wide, slices, 1], arguments.writes(parts.all()))?;
-    column_sums(queue, (parts.all(), slices), columns, db)?;
-    Ok(dy.len() as u64)
+    column_sums(queue, (parts.all(), slices), columns, db)
 }

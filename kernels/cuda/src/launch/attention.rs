@@ -1,6 +1,6 @@
 //! Attention of several heads.
 
-use super::{Moved, blocks, holds, run, trained};
+use super::{blocks, holds, run, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 use allfold_kernels::nn::DropoutStream;
@@ -173,25 +173,18 @@ impl Heads<'_> {
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn attention(
-    queue: &Queue,
-    s: &Heads<'_>,
-    qkv: Slice<'_>,
-    y: Slice<'_>,
-    lse: Slice<'_>,
-) -> Result<Moved> {
+pub fn attention(queue: &Queue, s: &Heads<'_>, qkv: Slice<'_>, y: Slice<'_>, lse: Slice<'_>) -> Result<()> {
     let (shape, size) = (s.shape()?, s.dtype.size());
     holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
     holds("the result of an attention", y, s.tokens() * s.width(), size)?;
     holds("the rows' log-sum-exps", lse, s.tokens() * s.heads as u64, 4)?;
     if y.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let arguments =
         s.drawn(s.thirds(qkv).into_iter().fold(Arguments::new().touches(qkv, false), Arguments::with));
     let arguments = arguments.with(shape).writes(y).writes(lse);
-    run(queue, s.kernel("attention"), s.grid(if s.columns() > 64 { 16 } else { 32 }), arguments)?;
-    Ok((qkv.len() + y.len()) as u64)
+    run(queue, s.kernel("attention"), s.grid(if s.columns() > 64 { 16 } else { 32 }), arguments)
 }
 
 /// Replaces `dqkv` by the gradient of [`attention`].
@@ -205,7 +198,7 @@ pub fn attention_back(
     (y, dy): (Slice<'_>, Slice<'_>),
     lse: Slice<'_>,
     dqkv: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let (shape, size) = (s.shape()?, s.dtype.size());
     for qkv in [qkv, dqkv] {
         holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
@@ -216,7 +209,7 @@ pub fn attention_back(
     let rows = s.tokens() * s.heads as u64;
     holds("the rows' log-sum-exps", lse, rows, 4)?;
     if y.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let delta = queue.memory(rows as usize * 4)?;
     let arguments = Arguments::new().reads(y).reads(dy).with(shape);
@@ -228,8 +221,7 @@ pub fn attention_back(
     // q, k and v are columns of one matrix: each kernel writes some of the columns, and records the whole matrix as written.
     let head = head.reads(dy).reads(lse).reads(delta.all()).with(shape).touches(dqkv, true);
     run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
-    run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;
-    Ok(2 * (qkv.len() + y.len()) as u64)
+    run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))
 }
 
 /// Merges the attention `part` of the queries in rows `first` on of `own` rows per sequence to some keys into their attention `merged`
@@ -244,7 +236,7 @@ pub fn attention_merge(
     part: (Slice<'_>, Slice<'_>),
     (own, first, begins): (usize, usize, bool),
     merged: (Slice<'_>, Slice<'_>),
-) -> Result<Moved> {
+) -> Result<()> {
     let (shape, rows) = (s.shape()?, (s.batch * own) as u64);
     holds("the attention to some keys", part.0, s.tokens() * s.width(), s.dtype.size())?;
     holds("its rows' log-sum-exps", part.1, s.tokens() * s.heads as u64, 4)?;
@@ -263,6 +255,5 @@ pub fn attention_merge(
     let arguments = arguments.writes(merged.0).writes(merged.1);
     let kernel = Kernel::typed(Family::Attention, "attention_merge", s.dtype);
     let rows = s.tokens() * s.heads as u64;
-    run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
-    Ok((part.0.len() + 2 * 4 * (s.tokens() * s.width()) as usize) as u64)
+    run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)
 }

@@ -1,6 +1,6 @@
 //! Batch normalisation, within one rank and over several ranks.
 
-use super::{Moved, blocks, holds, reads_if, run, small, trained};
+use super::{blocks, holds, reads_if, run, small, trained};
 use crate::{Arguments, Family, Kernel, Memory, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -104,32 +104,30 @@ impl BatchNormLaunch {
         x: Slice<'_>,
         running: Slice<'_>,
         saved: Saved<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[x], &[saved.means, saved.rs])?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
         if self.channels == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let (_parts, arguments) = self.moments(queue, x)?;
         let arguments = arguments.writes(running).writes(saved.means);
-        self.per_channel(queue, "bn_finish", arguments.writes(saved.rs))?;
-        Ok(x.len() as u64)
+        self.per_channel(queue, "bn_finish", arguments.writes(saved.rs))
     }
 
     /// Writes the totals that ranks sum before [`BatchNormLaunch::by_totals`]: `[1 + 2 C]` of f64: count, sums, sums of squares.
     ///
     /// # Errors
     /// A buffer of the wrong length.
-    pub fn sums(&self, queue: &Queue, x: Slice<'_>, totals: Slice<'_>) -> Result<Moved> {
+    pub fn sums(&self, queue: &Queue, x: Slice<'_>, totals: Slice<'_>) -> Result<()> {
         self.checks(&[x], &[])?;
         holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
         if self.channels == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let (_parts, arguments) = self.moments(queue, x)?;
         let arguments = arguments.with((self.n * self.plane) as f64).writes(totals);
-        self.per_channel(queue, "bn_gather", arguments)?;
-        Ok(x.len() as u64)
+        self.per_channel(queue, "bn_gather", arguments)
     }
 
     /// Computes the statistics from the totals of all ranks; updates the running statistics.
@@ -142,27 +140,25 @@ impl BatchNormLaunch {
         totals: Slice<'_>,
         running: Slice<'_>,
         saved: Saved<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[], &[saved.means, saved.rs])?;
         holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
         let arguments = Arguments::new().reads(totals).with(self.channels as u64);
         let arguments = arguments.writes(running).writes(saved.means);
-        self.per_channel(queue, "bn_by", arguments.writes(saved.rs))?;
-        Ok(totals.len() as u64)
+        self.per_channel(queue, "bn_by", arguments.writes(saved.rs))
     }
 
     /// Writes the running statistics to `saved`, for evaluation.
     ///
     /// # Errors
     /// A buffer of the wrong length.
-    pub fn running(&self, queue: &Queue, running: Slice<'_>, saved: Saved<'_>) -> Result<Moved> {
+    pub fn running(&self, queue: &Queue, running: Slice<'_>, saved: Saved<'_>) -> Result<()> {
         self.checks(&[], &[saved.means, saved.rs])?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
         let arguments = Arguments::new().reads(running).with(self.channels as u64);
         let arguments = arguments.writes(saved.means).writes(saved.rs);
-        self.per_channel(queue, "bn_running", arguments)?;
-        Ok(2 * running.len() as u64)
+        self.per_channel(queue, "bn_running", arguments)
     }
 
     /// `y = (x - mean) (r w) + b`, per channel.
@@ -176,16 +172,15 @@ impl BatchNormLaunch {
         (w, b): (Slice<'_>, Slice<'_>),
         saved: Saved<'_>,
         y: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[x, y], &[w, b, saved.means, saved.rs])?;
         if self.all() == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let arguments = Arguments::new().reads(x).with(self.shape());
         let per_channel = [w, b, saved.means, saved.rs];
         let arguments = per_channel.iter().fold(arguments, |a, c| a.reads(*c)).writes(y);
-        run(queue, self.kernel("bn_apply"), self.grid(queue), arguments)?;
-        Ok(2 * x.len() as u64)
+        run(queue, self.kernel("bn_apply"), self.grid(queue), arguments)
     }
 
     /// `y = max(0, (x - mean) (r w) + b + other)`, each operation rounded to the type; without `other`, no sum.
@@ -199,16 +194,15 @@ impl BatchNormLaunch {
         (w, b): (Slice<'_>, Slice<'_>),
         saved: Saved<'_>,
         y: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[x, other.unwrap_or(x), y], &[w, b, saved.means, saved.rs])?;
         if self.all() == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let arguments = Arguments::new().reads(x).with(self.shape());
         let arguments = [w, b, saved.means, saved.rs].iter().fold(arguments, |a, c| a.reads(*c));
         let arguments = reads_if(arguments, other).writes(y);
-        run(queue, self.kernel("bn_relu"), self.grid(queue), arguments)?;
-        Ok((if other.is_some() { 3 } else { 2 }) * x.len() as u64)
+        run(queue, self.kernel("bn_relu"), self.grid(queue), arguments)
     }
 
     /// The memory of the partial sums of gradients: for each channel and slice two f64.
@@ -274,10 +268,10 @@ impl BatchNormLaunch {
         saved: Saved<'_>,
         (dw, db): (Slice<'_>, Slice<'_>),
         relu: Option<(Slice<'_>, Slice<'_>)>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[x, dy], &[saved.means, saved.rs, dw, db])?;
         if self.channels == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let parts = self.sums_memory(queue)?;
         let arguments = Arguments::new().reads(x).reads(dy).with(self.shape()).reads(saved.means);
@@ -289,8 +283,7 @@ impl BatchNormLaunch {
             None => ("bn_reduce", arguments),
         };
         run(queue, self.kernel(stem), self.grid(queue), arguments.writes(parts.all()))?;
-        self.params_of_sums(queue, parts.all(), saved, (dw, db))?;
-        Ok(2 * x.len() as u64)
+        self.params_of_sums(queue, parts.all(), saved, (dw, db))
     }
 
     /// Replaces `dx` by the gradient of the input; `dw` and `db` are the gradients over the whole batch, which has `m` values per
@@ -309,10 +302,10 @@ impl BatchNormLaunch {
         (dw, db): (Slice<'_>, Slice<'_>),
         (m, count): (f32, Option<Slice<'_>>),
         dx: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         self.checks(&[x, dy, dx], &[w, saved.means, saved.rs, dw, db])?;
         if self.all() == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let arguments = Arguments::new().reads(x).reads(dy).with(self.shape());
         let per_channel = [w, saved.means, saved.rs, dw, db];
@@ -328,7 +321,6 @@ impl BatchNormLaunch {
             }
             None => ("bn_input", arguments),
         };
-        run(queue, self.kernel(stem), self.grid(queue), arguments.writes(dx))?;
-        Ok(3 * x.len() as u64)
+        run(queue, self.kernel(stem), self.grid(queue), arguments.writes(dx))
     }
 }

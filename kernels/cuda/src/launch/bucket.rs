@@ -1,6 +1,6 @@
 //! Packing of many tensors into one bucket and back, casts, and the search for infinities.
 
-use super::{Moved, blocks, holds, run, small};
+use super::{blocks, holds, run, small};
 use crate::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -65,7 +65,7 @@ impl<'a> BucketLaunch<'a> {
     ///
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
-    pub fn pack(&self, queue: &Queue, bucket: Slice<'_>, parts: u32) -> Result<Moved> {
+    pub fn pack(&self, queue: &Queue, bucket: Slice<'_>, parts: u32) -> Result<()> {
         self.go(queue, "pack", (bucket, true), |arguments| arguments.with(parts))
     }
 
@@ -73,7 +73,7 @@ impl<'a> BucketLaunch<'a> {
     ///
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
-    pub fn unpack(&self, queue: &Queue, bucket: Slice<'_>, factor: f32) -> Result<Moved> {
+    pub fn unpack(&self, queue: &Queue, bucket: Slice<'_>, factor: f32) -> Result<()> {
         self.go(queue, "unpack", (bucket, false), |arguments| arguments.with(factor))
     }
 
@@ -84,16 +84,15 @@ impl<'a> BucketLaunch<'a> {
         stem: &str,
         (bucket, into): (Slice<'_>, bool),
         last: impl FnOnce(Arguments) -> Arguments,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         holds("the bucket", bucket, self.elements, self.dtype.size())?;
         if self.jobs == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let arguments = if into { Arguments::new().writes(bucket) } else { Arguments::new().reads(bucket) };
         let arguments = arguments.reads(self.pieces.all()).reads(self.table.all());
         let arguments = self.tensors.iter().fold(arguments, |a, tensor| a.touches(*tensor, !into));
-        run(queue, Kernel::typed(Family::Pack, stem, self.dtype), [self.jobs, 1, 1], last(arguments))?;
-        Ok(2 * bucket.len() as u64)
+        run(queue, Kernel::typed(Family::Pack, stem, self.dtype), [self.jobs, 1, 1], last(arguments))
     }
 }
 
@@ -108,7 +107,7 @@ fn floats(dtype: DType) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is no float.
-pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) -> Result<Moved> {
+pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) -> Result<()> {
     floats(dtype)?;
     holds("the flag", found, 1, 4)?;
     let n = x.elements(dtype.size())?;
@@ -117,14 +116,14 @@ pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) ->
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Pack, "found_inf", dtype), grid, arguments)?;
     }
-    Ok(x.len() as u64)
+    Ok(())
 }
 
 /// Multiplies `x` by `factor` and searches it as [`found_inf`] does, in one pass.
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is no float.
-pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Slice<'_>) -> Result<Moved> {
+pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Slice<'_>) -> Result<()> {
     floats(dtype)?;
     holds("the flag", found, 1, 4)?;
     let n = x.elements(dtype.size())?;
@@ -133,7 +132,7 @@ pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Sl
         let grid = [blocks(queue, n, 16 / dtype.size() as u64), 1, 1];
         run(queue, Kernel::typed(Family::Pack, "unscale", dtype), grid, arguments)?;
     }
-    Ok(2 * x.len() as u64)
+    Ok(())
 }
 
 /// `into[i] = from[i] * factor`, cast from one float type to another.
@@ -145,7 +144,7 @@ pub fn cast(
     (from_type, from): (DType, Slice<'_>),
     (into_type, into): (DType, Slice<'_>),
     factor: f32,
-) -> Result<Moved> {
+) -> Result<()> {
     use DType::{Bf16, F16, F32, F64};
     let pairs =
         [(F32, F16), (F32, Bf16), (F16, F32), (Bf16, F32), (F16, Bf16), (Bf16, F16), (F64, F32), (F32, F64)];
@@ -159,7 +158,7 @@ pub fn cast(
         let arguments = Arguments::new().writes(into).reads(from).with(factor).with(n);
         run(queue, kernel, [blocks(queue, n, 8), 1, 1], arguments)?;
     }
-    Ok((from.len() + into.len()) as u64)
+    Ok(())
 }
 
 /// `into [B, C, R] = from [B, R, C]`: converts pictures with R channels and C pixels to channels last; with R and C exchanged it converts
@@ -173,12 +172,12 @@ pub fn transpose(
     into: Slice<'_>,
     from: Slice<'_>,
     (rows, columns): (usize, usize),
-) -> Result<Moved> {
+) -> Result<()> {
     super::trained(dtype)?;
     let (n, each) = (from.elements(dtype.size())?, (rows * columns) as u64);
     holds("the transposed batch", into, n, dtype.size())?;
     if n == 0 {
-        return Ok(0);
+        return Ok(());
     }
     if each == 0 || !n.is_multiple_of(each) {
         return Err(Error::Argument(format!("{n} values do not divide into matrices of {rows} x {columns}")));
@@ -186,6 +185,5 @@ pub fn transpose(
     let tiles = n / each * (rows.div_ceil(64) * columns.div_ceil(64)) as u64;
     let arguments = Arguments::new().writes(into).reads(from).with(rows as u64).with(columns as u64);
     let grid = [small("tiles", tiles as usize)?, 1, 1];
-    run(queue, Kernel::typed(Family::Cast, "turn", dtype), grid, arguments)?;
-    Ok(2 * from.len() as u64)
+    run(queue, Kernel::typed(Family::Cast, "turn", dtype), grid, arguments)
 }

@@ -1,6 +1,6 @@
 //! Mixtures of experts, in f32.
 
-use super::{Moved, blocks, holds, run, small};
+use super::{blocks, holds, run, small};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
@@ -101,62 +101,52 @@ impl MixtureLaunch {
         p: Slice<'_>,
         [best, places]: [Slice<'_>; 2],
         gates: Gates<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let shape = self.shape()?;
         self.holds_logits(p)?;
         self.holds_places([best, places])?;
         self.holds_gates(gates)?;
         let arguments = Arguments::new().writes(p).writes(best).writes(places);
-        self.run(queue, "experts_route", None, arguments.writes(gates.0).writes(gates.1).with(shape))?;
-        Ok((2 * p.len() + 4 * best.len()) as u64)
+        self.run(queue, "experts_route", None, arguments.writes(gates.0).writes(gates.1).with(shape))
     }
 
     /// Copies tokens to their slots. Slots without a token are not written.
     ///
     /// # Errors
     /// The errors of [`MixtureLaunch::route`].
-    pub fn dispatch(
-        &self,
-        queue: &Queue,
-        x: Slice<'_>,
-        places: Slice<'_>,
-        slots: Slice<'_>,
-    ) -> Result<Moved> {
+    pub fn dispatch(&self, queue: &Queue, x: Slice<'_>, places: Slice<'_>, slots: Slice<'_>) -> Result<()> {
         let shape = self.shape()?;
         self.holds_tokens(x)?;
         self.holds_places([places, places])?;
         self.holds_slots(slots)?;
         let arguments = Arguments::new().reads(x).reads(places).writes(slots).with(shape);
-        self.run(queue, "experts_dispatch", Some(32 * self.choices()), arguments)?;
-        Ok(2 * 4 * self.choices() * self.width as u64)
+        self.run(queue, "experts_dispatch", Some(32 * self.choices()), arguments)
     }
 
     /// Adds to each token the values in its slots: the backward pass of [`MixtureLaunch::dispatch`].
     ///
     /// # Errors
     /// The errors of [`MixtureLaunch::route`].
-    pub fn collect(&self, queue: &Queue, slots: Slice<'_>, places: Slice<'_>, x: Slice<'_>) -> Result<Moved> {
+    pub fn collect(&self, queue: &Queue, slots: Slice<'_>, places: Slice<'_>, x: Slice<'_>) -> Result<()> {
         let shape = self.shape()?;
         self.holds_tokens(x)?;
         self.holds_places([places, places])?;
         self.holds_slots(slots)?;
         let arguments = Arguments::new().reads(slots).reads(places).writes(x).with(shape);
-        self.run(queue, "experts_collect", Some(32 * (self.samples * self.tokens) as u64), arguments)?;
-        Ok(2 * x.len() as u64 + 4 * self.choices() * self.width as u64)
+        self.run(queue, "experts_collect", Some(32 * (self.samples * self.tokens) as u64), arguments)
     }
 
     /// `y` of each token: the sum of the values in its slots, each times its gate.
     ///
     /// # Errors
     /// The errors of [`MixtureLaunch::route`].
-    pub fn combine(&self, queue: &Queue, slots: Slice<'_>, gates: Gates<'_>, y: Slice<'_>) -> Result<Moved> {
+    pub fn combine(&self, queue: &Queue, slots: Slice<'_>, gates: Gates<'_>, y: Slice<'_>) -> Result<()> {
         let shape = self.shape()?;
         self.holds_tokens(y)?;
         self.holds_gates(gates)?;
         self.holds_slots(slots)?;
         let arguments = Arguments::new().reads(slots).reads(gates.0).reads(gates.1).writes(y).with(shape);
-        self.run(queue, "experts_combine", Some(32 * (self.samples * self.tokens) as u64), arguments)?;
-        Ok(y.len() as u64 + 4 * self.choices() * self.width as u64)
+        self.run(queue, "experts_combine", Some(32 * (self.samples * self.tokens) as u64), arguments)
     }
 
     /// The gradients of [`MixtureLaunch::combine`] with respect to the slots and to the gates. Slots without a token are not written.
@@ -169,7 +159,7 @@ impl MixtureLaunch {
         (slots, dy): (Slice<'_>, Slice<'_>),
         gates: Gates<'_>,
         (dslots, dgates): (Slice<'_>, Slice<'_>),
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let shape = self.shape()?;
         self.holds_tokens(dy)?;
         self.holds_gates(gates)?;
@@ -177,8 +167,7 @@ impl MixtureLaunch {
         [slots, dslots].into_iter().try_for_each(|slots| self.holds_slots(slots))?;
         let arguments = Arguments::new().reads(slots).reads(gates.0).reads(gates.1).reads(dy);
         let arguments = arguments.writes(dslots).writes(dgates).with(shape);
-        self.run(queue, "experts_combine_back", Some(32 * self.choices()), arguments)?;
-        Ok(dy.len() as u64 + 2 * 4 * self.choices() * self.width as u64)
+        self.run(queue, "experts_combine_back", Some(32 * self.choices()), arguments)
     }
 
     /// The gradient of the router's logits, from the gradients of the gates and of the balance loss. The balance loss of a sample is
@@ -193,13 +182,12 @@ impl MixtureLaunch {
         dgates: Slice<'_>,
         balance: f32,
         dp: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let shape = self.shape()?;
         [p, dp].into_iter().try_for_each(|p| self.holds_logits(p))?;
         self.holds_places([best, dgates])?;
         let shares = queue.memory(4 * self.samples * self.experts)?;
         let arguments = Arguments::new().reads(p).reads(best).reads(dgates).writes(shares.all());
-        self.run(queue, "experts_logits", None, arguments.writes(dp).with(shape).with(balance))?;
-        Ok(2 * p.len() as u64)
+        self.run(queue, "experts_logits", None, arguments.writes(dp).with(shape).with(balance))
     }
 }

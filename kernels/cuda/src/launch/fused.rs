@@ -1,7 +1,7 @@
 //! A whole collective in one kernel: each chunk's reduction tree, and the buffers that receive the chunk.
 
 use super::reduce::stem;
-use super::{Moved, blocks, run};
+use super::{blocks, run};
 use crate::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue, Result, Slice};
 use allfold_kernels::{DType, ReduceOp};
 
@@ -95,7 +95,6 @@ impl Trees {
             chunks: self.chunks.len() as u32,
             end: self.bounds.last().copied().unwrap_or(0),
             longest: self.bounds.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0),
-            elements: self.traffic(),
             spans: self.spans(ranks),
             bounds: queue.upload(&self.bounds)?,
             trees: queue.upload(&trees)?,
@@ -136,31 +135,18 @@ impl Trees {
             self.bounds.windows(2).zip(uses).filter(|(bounds, _)| bounds[0] < bounds[1]).collect();
         let mut spans: Vec<Span> = Vec::new();
         for rank in 0..ranks {
-            let before = spans.len();
-            for (bounds, (read, written)) in &chunks {
-                let (write, read) = (written >> rank & 1 == 1, read >> rank & 1 == 1);
-                match spans[before..].last_mut() {
-                    _ if !write && !read => {}
-                    Some(last) if last.write == write && last.end == bounds[0] => last.end = bounds[1],
-                    _ => spans.push(Span { rank, begin: bounds[0], end: bounds[1], write }),
+            for write in [false, true] {
+                let before = spans.len();
+                for (bounds, (read, written)) in &chunks {
+                    match spans[before..].last_mut() {
+                        _ if if write { *written } else { *read } >> rank & 1 == 0 => {}
+                        Some(last) if last.end == bounds[0] => last.end = bounds[1],
+                        _ => spans.push(Span { rank, begin: bounds[0], end: bounds[1], write }),
+                    }
                 }
             }
         }
         spans
-    }
-
-    /// The number of elements that the collective reads and writes.
-    fn traffic(&self) -> u64 {
-        fn leaves(tree: &BufferTree) -> u64 {
-            match tree {
-                BufferTree::Leaf(_) => 1,
-                BufferTree::Node(a, b) => leaves(a) + leaves(b),
-            }
-        }
-        let chunk = |(bounds, (tree, targets)): (&[u64], &(BufferTree, u64))| {
-            (bounds[1] - bounds[0]) * (leaves(tree) + u64::from(targets.count_ones()))
-        };
-        self.bounds.windows(2).zip(&self.chunks).map(chunk).sum()
     }
 }
 
@@ -181,7 +167,6 @@ pub struct Uploaded {
     chunks: u32,
     end: u64,
     longest: u64,
-    elements: u64,
     spans: Vec<Span>,
     bounds: Memory,
     trees: Memory,
@@ -224,7 +209,7 @@ pub fn fused(
     trees: &Uploaded,
     buffers: &[Slice<'_>],
     parts: u32,
-) -> Result<Moved> {
+) -> Result<()> {
     let (all, n) = addresses(dtype, buffers)?;
     if buffers.len() != trees.ranks as usize || n != trees.end {
         let (have, want) = (buffers.len(), trees.ranks);
@@ -234,7 +219,7 @@ pub fn fused(
         )));
     }
     if n == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let kernel = Kernel::typed(Family::Fused, &format!("fused_{}", stem(op)), dtype);
     let arguments = Arguments::new().with(all).with(trees.ranks).with(trees.chunks);
@@ -247,12 +232,11 @@ pub fn fused(
     }));
     let rows = trees.chunks.min(1024);
     let columns = blocks(queue, trees.longest, (16 / dtype.size() as u64).min(8)).div_ceil(rows).max(1);
-    run(queue, kernel, [columns, rows, 1], arguments)?;
-    Ok(trees.elements * dtype.size() as u64)
+    run(queue, kernel, [columns, rows, 1], arguments)
 }
 
-/// Sums 2, 4 or 8 float buffers by the balanced tree, unrolled, and writes the sum to all of them. `None` for other operators,
-/// types or numbers of buffers.
+/// Sums 2, 4 or 8 float buffers by the balanced tree, unrolled, and writes the sum to all of them. `false`, and nothing is written, for other
+/// operators, types or numbers of buffers.
 ///
 /// # Errors
 /// [`Error::Argument`] if the buffers differ in length.
@@ -262,21 +246,22 @@ pub fn fused_balanced(
     op: ReduceOp,
     buffers: &[Slice<'_>],
     parts: u32,
-) -> Result<Option<Moved>> {
+) -> Result<bool> {
     let float = matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
     let sum = matches!(op, ReduceOp::Sum | ReduceOp::Avg);
     if !(float && sum && matches!(buffers.len(), 2 | 4 | 8)) {
-        return Ok(None);
+        return Ok(false);
     }
     let (all, n) = addresses(dtype, buffers)?;
     if n == 0 {
-        return Ok(Some(0));
+        return Ok(true);
     }
     let kernel = Kernel::typed(Family::Fused, &format!("fused{}_sum", buffers.len()), dtype);
     let arguments = Arguments::new().with(all).with(parts).with(n);
-    let arguments = buffers.iter().fold(arguments, |a, buffer| a.touches(*buffer, true));
+    let arguments =
+        buffers.iter().fold(arguments, |a, buffer| a.touches(*buffer, false).touches(*buffer, true));
     run(queue, kernel, [blocks(queue, n, 16 / dtype.size() as u64), 1, 1], arguments)?;
-    Ok(Some(2 * buffers.len() as u64 * n * dtype.size() as u64))
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -299,7 +284,13 @@ mod tests {
             ],
         };
         let span = |rank, begin, end, write| Span { rank, begin, end, write };
-        let want = [span(0, 0, 8, true), span(0, 8, 20, false), span(1, 0, 12, true), span(2, 12, 20, true)];
+        let want = [
+            span(0, 0, 20, false),
+            span(0, 0, 8, true),
+            span(1, 0, 12, false),
+            span(1, 0, 12, true),
+            span(2, 12, 20, true),
+        ];
         assert_eq!(trees.spans(3), want);
     }
 }

@@ -1,6 +1,6 @@
 //! Layer normalisation over rows.
 
-use super::{Moved, blocks, holds, reads_if, run, trained, writes_if};
+use super::{blocks, holds, reads_if, run, trained, writes_if};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 
@@ -59,20 +59,19 @@ pub fn layer_norm(
     (w, b): (Slice<'_>, Slice<'_>),
     (means, rs): (Slice<'_>, Slice<'_>),
     y: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let (other, total) = sum.unwrap_or((y, x));
     let tensors = [(x, s.dtype), (y, s.output), (other, s.output), (total, s.dtype)];
     s.checks(&tensors, &[w, b], &[means, rs])?;
     if x.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let arguments = reads_if(Arguments::new().reads(x), sum.map(|(other, _)| other));
     let arguments = writes_if(arguments, sum.map(|(_, total)| total));
     let arguments = arguments.with(s.rows as u64).with(s.columns as u64);
     let arguments = arguments.reads(w).reads(b).with(s.eps);
     let arguments = arguments.writes(means).writes(rs).writes(y);
-    run(queue, s.kernel("layer_norm"), s.grid(queue), arguments)?;
-    Ok((x.len() + y.len()) as u64)
+    run(queue, s.kernel("layer_norm"), s.grid(queue), arguments)
 }
 
 /// The gradient of a layer norm's input, and what is done with it.
@@ -99,13 +98,13 @@ pub fn layer_norm_back(
     (means, rs): (Slice<'_>, Slice<'_>),
     InputGradient { more, dx, thin }: InputGradient<'_>,
     dwb: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let more_or = (more.unwrap_or(dx), s.dtype);
     let thin_or = (thin.unwrap_or(dy), s.output);
     s.checks(&[(x, s.dtype), (dy, s.output), (dx, s.dtype), more_or, thin_or], &[w], &[means, rs])?;
     holds("the gradients of weight, then bias", dwb, 2 * s.columns as u64, 4)?;
     if s.columns == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let head = Arguments::new().reads(x).reads(dy).with(s.rows as u64).with(s.columns as u64);
     // A block of the first kernel adds up the parameters' gradients over its rows; fewer blocks leave fewer sums to add.
@@ -125,8 +124,7 @@ pub fn layer_norm_back(
         let arguments = head.reads(means).reads(rs).writes(parts.all());
         run(queue, s.kernel("layer_norm_params"), [columns, slices, 1], arguments)?;
     }
-    column_sums(queue, (parts.all(), slices), 2 * s.columns as u64, dwb)?;
-    Ok((3 * x.len() + 2 * dy.len()) as u64)
+    column_sums(queue, (parts.all(), slices), 2 * s.columns as u64, dwb)
 }
 
 /// Adds up `slices` vectors of `n` f32 that are stored one after another.

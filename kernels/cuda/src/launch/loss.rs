@@ -1,6 +1,6 @@
 //! Losses, their gradients and accuracy.
 
-use super::{Moved, blocks, holds, run, trained, writes_if};
+use super::{blocks, holds, run, trained, writes_if};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 
@@ -17,7 +17,7 @@ pub fn cross_entropy(
     divisor: f32,
     dx: Option<Slice<'_>>,
     loss: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     by_sample(queue, "cross_entropy", dtype, (x, classes, labels), divisor, (dx, loss))
 }
 
@@ -33,7 +33,7 @@ pub fn mse(
     divisor: f32,
     dx: Option<Slice<'_>>,
     loss: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     by_sample(queue, "mse", dtype, (x, classes, labels), divisor, (dx, loss))
 }
 
@@ -47,7 +47,7 @@ pub fn correct(
     (x, classes): (Slice<'_>, usize),
     labels: Slice<'_>,
     hits: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     trained(dtype)?;
     let (n, all) = (labels.elements(4)?, x.elements(dtype.size())?);
     holds("the hits", hits, n, 4)?;
@@ -57,7 +57,7 @@ pub fn correct(
         let kernel = Kernel::typed(Family::Loss, "correct", dtype);
         run(queue, kernel, [blocks(queue, n * 32, 1), 1, 1], arguments.writes(hits))?;
     }
-    Ok(x.len() as u64)
+    Ok(())
 }
 
 /// The distance of rows of logits in elements; 0 if there are no samples.
@@ -76,7 +76,7 @@ fn by_sample(
     (x, classes, labels): (Slice<'_>, usize, Slice<'_>),
     divisor: f32,
     (dx, loss): (Option<Slice<'_>>, Slice<'_>),
-) -> Result<Moved> {
+) -> Result<()> {
     trained(dtype)?;
     let (n, all) = (labels.elements(4)?, x.elements(dtype.size())?);
     holds("the losses", loss, n, 4)?;
@@ -85,22 +85,20 @@ fn by_sample(
     }
     let stride = stride(n, all, classes)?;
     if stride == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let arguments = Arguments::new().reads(x).reads(labels).with(n).with(classes as u64).with(stride);
     let arguments = writes_if(arguments.with(divisor), dx).writes(loss);
     let grid = [blocks(queue, n * 256, 1), 1, 1];
-    run(queue, Kernel::typed(Family::Loss, stem, dtype), grid, arguments)?;
-    Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
+    run(queue, Kernel::typed(Family::Loss, stem, dtype), grid, arguments)
 }
 
 /// The mean of f32 values, summed in a fixed order; 0 for no values.
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn mean(queue: &Queue, x: Slice<'_>, out: Slice<'_>) -> Result<Moved> {
+pub fn mean(queue: &Queue, x: Slice<'_>, out: Slice<'_>) -> Result<()> {
     holds("a mean", out, 1, 4)?;
     let arguments = Arguments::new().reads(x).with(x.elements(4)?).writes(out);
-    run(queue, Kernel::plain(Family::Loss, "mean_f32"), [1, 1, 1], arguments)?;
-    Ok(x.len() as u64)
+    run(queue, Kernel::plain(Family::Loss, "mean_f32"), [1, 1, 1], arguments)
 }

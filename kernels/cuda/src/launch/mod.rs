@@ -1,7 +1,5 @@
-//! One function per operation: it checks the arguments, launches one or more kernels and counts the bytes.
-//!
-//! Each function returns the bytes that it moves, [`Moved`]: every operand counted once, as if caches were perfect. These bytes,
-//! divided by the time between two events, give a bandwidth that can be compared with a plain copy's.
+//! One function per operation: it checks the arguments and launches one or more kernels, whose arguments name the memory that each reads
+//! and writes. By these names the stand-ins count the bytes that move.
 
 mod activation;
 mod attention;
@@ -44,9 +42,6 @@ pub use split_loss::{ClassPart, class_hits};
 
 use super::machine::{Arguments, Launch, THREADS};
 use super::{Error, Kernel, Queue, Result, Slice};
-
-/// The bytes that a launch reads and writes.
-pub type Moved = u64;
 
 /// The number of blocks for `work` items with `per_thread` items per thread and step: at most eight per multiprocessor, since
 /// kernels stride over their grid.

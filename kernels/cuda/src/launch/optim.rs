@@ -1,7 +1,7 @@
 //! Optimiser steps over many tensors in one launch.
 
 use super::bucket::{JOB, jobs};
-use super::{Moved, holds, reads_if, run, small, trained};
+use super::{holds, reads_if, run, small, trained};
 use crate::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -171,7 +171,6 @@ impl Range {
 pub struct Params<'a> {
     dtype: DType,
     jobs: u32,
-    bytes: u64,
     tensors: Memory,
     table: Memory,
     whole: (bool, bool),
@@ -189,7 +188,7 @@ impl<'a> Params<'a> {
     /// [`Error::Argument`] if the slices of a parameter differ in length.
     pub fn new(queue: &Queue, dtype: DType, params: &[Param<'a>]) -> Result<Params<'a>> {
         trained(dtype)?;
-        let (mut tensors, mut bytes, mut ranges) = (Vec::new(), 0, Vec::new());
+        let (mut tensors, mut ranges) = (Vec::new(), Vec::new());
         for param in params {
             let count = param.param.elements(dtype.size())?;
             holds("a gradient", param.grad, count, 4)?;
@@ -197,10 +196,6 @@ impl<'a> Params<'a> {
             for part in state.iter().flatten() {
                 holds("an optimiser's state", *part, count, 4)?;
             }
-            let states = state.iter().flatten().count() as u64;
-            // The parameter is always written, and read where it has no master weights.
-            let own = if param.master.is_some() { 1 } else { 2 };
-            bytes += count * (own * dtype.size() as u64 + 4 + 8 * states);
             ranges.extend([Range::of(Role::Param, param.param), Range::of(Role::Grad, param.grad)]);
             let roles = state.into_iter().zip([Role::Master, Role::First, Role::Second]);
             ranges.extend(roles.filter_map(|(part, role)| Some(Range::of(role, part?))));
@@ -213,7 +208,7 @@ impl<'a> Params<'a> {
         let whole = (tensors.iter().all(|t| t.v != 0), tensors.iter().all(|t| t.m != 0 && t.v != 0));
         let (tensors, table) = (queue.upload(&tensors)?, queue.upload(&jobs)?);
         let (jobs, parts) = (small("jobs", jobs.len())?, std::marker::PhantomData);
-        Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: Vec::new(), parts })
+        Ok(Params { dtype, jobs, tensors, table, whole, ranges, _owners: Vec::new(), parts })
     }
 
     /// Gives the tables shared ownership of the memory that they name, instead of a borrow.
@@ -233,9 +228,9 @@ impl<'a> Params<'a> {
                 "a part of the parameters is in no owner's memory, so it may be freed before its use".into(),
             ));
         }
-        let Params { dtype, jobs, bytes, tensors, table, whole, ranges, .. } = self;
+        let Params { dtype, jobs, tensors, table, whole, ranges, .. } = self;
         let parts = std::marker::PhantomData;
-        Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: owners, parts })
+        Ok(Params { dtype, jobs, tensors, table, whole, ranges, _owners: owners, parts })
     }
 
     /// The two tables as arguments, and the ranges that a kernel reads (`false`) or writes (`true`) by role; `None` skips a role.
@@ -244,9 +239,9 @@ impl<'a> Params<'a> {
         tables.notes(self.ranges.iter().filter_map(|range| Some(range.access(write(range.role)?))))
     }
 
-    fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, reads: StepReads<'_>) -> Result<Moved> {
+    fn step<R: Pod>(&self, queue: &Queue, stem: &str, rule: R, reads: StepReads<'_>) -> Result<()> {
         if self.jobs == 0 {
-            return Ok(0);
+            return Ok(());
         }
         // The master weights are read in place of a narrow parameter.
         let read = self.ranges.iter().filter(|range| range.role != Role::Grad);
@@ -254,8 +249,7 @@ impl<'a> Params<'a> {
         let arguments =
             self.tables(|role| Some(role != Role::Grad)).notes(read.map(|range| range.access(false)));
         let arguments = reads.add(arguments.with(rule))?;
-        run(queue, Kernel::typed(Family::Optim, stem, self.dtype), [self.jobs, 1, 1], arguments)?;
-        Ok(self.bytes)
+        run(queue, Kernel::typed(Family::Optim, stem, self.dtype), [self.jobs, 1, 1], arguments)
     }
 }
 
@@ -263,7 +257,7 @@ impl<'a> Params<'a> {
 ///
 /// # Errors
 /// [`Error::Argument`] for momentum without a velocity.
-pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, reads: StepReads<'_>) -> Result<Moved> {
+pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, reads: StepReads<'_>) -> Result<()> {
     if rule.momentum != 0.0 && !params.whole.0 {
         return Err(Error::Argument("momentum needs a velocity for every parameter".into()));
     }
@@ -274,7 +268,7 @@ pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, reads: StepReads<'
 ///
 /// # Errors
 /// [`Error::Argument`] without both moments.
-pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, reads: StepReads<'_>) -> Result<Moved> {
+pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, reads: StepReads<'_>) -> Result<()> {
     if !params.whole.1 {
         return Err(Error::Argument("Adam needs both moments of every parameter".into()));
     }
@@ -322,15 +316,14 @@ pub fn lars_norms(
     factor: f32,
     norms: LarsNorms<'_>,
     reads: StepReads<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     norms.fit(params)?;
     if params.jobs == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let sums = lars_sums(queue, params, factor, reads.factor)?;
     let arguments = params.tables(|_| None).reads(sums.all()).reads(norms.numbers).writes(norms.totals);
-    run(queue, Kernel::plain(Family::Optim, "lars_totals"), [params.jobs, 1, 1], arguments)?;
-    Ok(params.bytes)
+    run(queue, Kernel::plain(Family::Optim, "lars_totals"), [params.jobs, 1, 1], arguments)
 }
 
 /// A step of LARS; norms are summed in f64, in a fixed order, or are those of `norms`.
@@ -343,7 +336,7 @@ pub fn lars(
     rule: LarsRule,
     norms: Option<LarsNorms<'_>>,
     reads: StepReads<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     if !params.whole.0 {
         return Err(Error::Argument("LARS needs a velocity for every parameter".into()));
     }
@@ -351,7 +344,7 @@ pub fn lars(
         norms.fit(params)?;
     }
     if params.jobs == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let own = norms.is_none().then(|| lars_sums(queue, params, rule.factor, reads.factor));
     let sums = own.transpose()?;
@@ -360,6 +353,5 @@ pub fn lars(
     let arguments =
         reads_if(reads_if(arguments, norms.map(|norms| norms.totals)), norms.map(|norms| norms.numbers));
     let kernel = Kernel::typed(Family::Optim, "lars", params.dtype);
-    run(queue, kernel, [params.jobs, 1, 1], reads.add(arguments)?)?;
-    Ok(2 * params.bytes)
+    run(queue, kernel, [params.jobs, 1, 1], reads.add(arguments)?)
 }

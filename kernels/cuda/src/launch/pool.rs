@@ -1,6 +1,6 @@
 //! Maximum and mean pooling.
 
-use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
+use super::{TensorLayout, blocks, holds, run, small, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -99,13 +99,12 @@ pub fn max_pool(
     x: Slice<'_>,
     y: Slice<'_>,
     winners: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let window = s.window()?;
     let (_, output) = window.checks(dtype, x, y)?;
     holds("the winners", winners, output, 4)?;
     let arguments = Arguments::new().reads(x).with(window).writes(y).writes(winners);
-    run(queue, Kernel::typed(Family::Pool, "max_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
-    Ok((x.len() + y.len() + winners.len()) as u64)
+    run(queue, Kernel::typed(Family::Pool, "max_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)
 }
 
 /// Replaces `dx` by the gradient of the input of [`max_pool`].
@@ -119,7 +118,7 @@ pub fn max_pool_back(
     winners: Slice<'_>,
     dy: Slice<'_>,
     dx: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let window = s.window()?;
     let (input, output) = window.checks(dtype, dx, dy)?;
     holds("the winners", winners, output, 4)?;
@@ -129,20 +128,18 @@ pub fn max_pool_back(
         Kernel::typed(Family::Pool, "max_pool_back", dtype),
         [blocks(queue, input, 1), 1, 1],
         arguments,
-    )?;
-    Ok((dx.len() + dy.len() + winners.len()) as u64)
+    )
 }
 
 /// Writes the mean of each window.
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn mean_pool(queue: &Queue, dtype: DType, s: &PoolLaunch, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+pub fn mean_pool(queue: &Queue, dtype: DType, s: &PoolLaunch, x: Slice<'_>, y: Slice<'_>) -> Result<()> {
     let window = s.unpadded()?;
     let (_, output) = window.checks(dtype, x, y)?;
     let arguments = Arguments::new().reads(x).with(window).writes(y);
-    run(queue, Kernel::typed(Family::Pool, "mean_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)?;
-    Ok((x.len() + y.len()) as u64)
+    run(queue, Kernel::typed(Family::Pool, "mean_pool", dtype), [blocks(queue, output, 1), 1, 1], arguments)
 }
 
 /// Replaces `dx` by the gradient of the input of [`mean_pool`].
@@ -155,7 +152,7 @@ pub fn mean_pool_back(
     s: &PoolLaunch,
     dy: Slice<'_>,
     dx: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let window = s.unpadded()?;
     let (input, _) = window.checks(dtype, dx, dy)?;
     let arguments = Arguments::new().reads(dy).with(window).writes(dx);
@@ -164,8 +161,7 @@ pub fn mean_pool_back(
         Kernel::typed(Family::Pool, "mean_pool_back", dtype),
         [blocks(queue, input, 1), 1, 1],
         arguments,
-    )?;
-    Ok((dx.len() + dy.len()) as u64)
+    )
 }
 
 /// The sizes that kernels over whole planes need.
@@ -202,10 +198,9 @@ fn over_planes(
     (from, to): (Slice<'_>, Slice<'_>),
     Planes { count, each, channels }: Planes,
     work: u64,
-) -> Result<Moved> {
+) -> Result<()> {
     let arguments = Arguments::new().reads(from).with(count).with(each).with(channels);
-    run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments.writes(to))?;
-    Ok((from.len() + to.len()) as u64)
+    run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments.writes(to))
 }
 
 /// The means of whole planes, one for each element of `y`. `last` is the number of channels if channels are the last dimension.
@@ -218,7 +213,7 @@ pub fn plane_mean(
     x: Slice<'_>,
     y: Slice<'_>,
     last: Option<usize>,
-) -> Result<Moved> {
+) -> Result<()> {
     let planes = planes(dtype, x, y, last)?;
     let work = planes.count * 32;
     over_planes(queue, Kernel::typed(Family::Pool, "plane_mean", dtype), (x, y), planes, work)
@@ -234,7 +229,7 @@ pub fn plane_mean_back(
     dy: Slice<'_>,
     dx: Slice<'_>,
     last: Option<usize>,
-) -> Result<Moved> {
+) -> Result<()> {
     let planes = planes(dtype, dx, dy, last)?;
     let work = planes.count * planes.each;
     over_planes(queue, Kernel::typed(Family::Pool, "plane_mean_back", dtype), (dy, dx), planes, work)

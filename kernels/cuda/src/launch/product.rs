@@ -1,6 +1,6 @@
 //! Simple matrix products and convolutions: used where cuBLASLt or cuDNN is missing, and to check these libraries.
 
-use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
+use super::{TensorLayout, blocks, holds, run, small, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -103,7 +103,7 @@ pub fn restride(
     (x, from): (Slice<'_>, usize),
     (into, to): (Slice<'_>, usize),
     (rows, columns): (usize, usize),
-) -> Result<Moved> {
+) -> Result<()> {
     let all = (into.elements(2)? as usize / to.max(1)).max(rows);
     holds("the copied rows", x, (rows * from) as u64, 2)?;
     holds("the copy of the rows", into, (all * to) as u64, 2)?;
@@ -113,8 +113,7 @@ pub fn restride(
     let arguments = Arguments::new().reads(x).with(rows as u64).with(columns as u64);
     let arguments = arguments.with(from as u64).with(to as u64).with(all as u64).writes(into);
     let grid = [blocks(queue, all as u64 * 256, 1), 1, 1];
-    run(queue, Kernel::plain(Family::Matmul, "restride"), grid, arguments)?;
-    Ok((x.len() + into.len()) as u64)
+    run(queue, Kernel::plain(Family::Matmul, "restride"), grid, arguments)
 }
 
 /// The size of the elements of a bias of `n` values: those of the operands' type if the bias is as long, else f32.
@@ -132,7 +131,7 @@ pub fn matmul(
     (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
     c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
-) -> Result<Moved> {
+) -> Result<()> {
     trained(dtype)?;
     let (m, n, k) = (a.rows, b.columns, a.columns);
     if b.rows != k {
@@ -147,7 +146,7 @@ pub fn matmul(
         holds("a bias", bias, n as u64, bias_size(dtype, bias, n))?;
     }
     if c.data.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let ((a_row, a_column), (b_row, b_column)) = (a.strides(), b.strides());
     let (m64, n64, k64) = (m as u64, n as u64, k as u64);
@@ -172,8 +171,7 @@ pub fn matmul(
     let arguments = Arguments::new().reads(a.data).reads(b.data).writes(c.data);
     let arguments = bias.iter().fold(arguments, |arguments, bias| arguments.touches(*bias, false));
     let stem = if c.dtype == dtype { "matmul" } else { "matmul_wide" };
-    run(queue, Kernel::typed(Family::Matmul, stem, dtype), grid, arguments.with(shape))?;
-    Ok((a.data.len() + b.data.len() + c.data.len()) as u64)
+    run(queue, Kernel::typed(Family::Matmul, stem, dtype), grid, arguments.with(shape))
 }
 
 /// A convolution with square filters: x `[N, C, H, W]`, w `[K, C / G, R, R]`, y `[N, K, P, Q]`; channels last: x `[N, H, W, C]`,
@@ -278,14 +276,14 @@ impl Conv {
         Ok((shape, [input, weights, output]))
     }
 
-    fn go(&self, queue: &Queue, stem: &str, parts: [Slice<'_>; 3], shape: Shape, work: u64) -> Result<Moved> {
+    fn go(&self, queue: &Queue, stem: &str, parts: [Slice<'_>; 3], shape: Shape, work: u64) -> Result<()> {
         let [a, b, out] = parts;
         if !out.is_empty() {
             let arguments = Arguments::new().reads(a).reads(b).with(shape).writes(out);
             let kernel = Kernel::typed(Family::Matmul, stem, self.dtype);
             run(queue, kernel, [blocks(queue, work, 1), 1, 1], arguments)?;
         }
-        Ok((a.len() + b.len() + out.len()) as u64)
+        Ok(())
     }
 }
 
@@ -293,7 +291,7 @@ impl Conv {
 ///
 /// # Errors
 /// Operands whose shapes do not match.
-pub fn conv(queue: &Queue, s: &Conv, x: Slice<'_>, w: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
+pub fn conv(queue: &Queue, s: &Conv, x: Slice<'_>, w: Slice<'_>, y: Slice<'_>) -> Result<()> {
     let (shape, [_, _, output]) = s.shape([x, w, y])?;
     s.go(queue, "conv", [x, w, y], shape, output)
 }
@@ -302,7 +300,7 @@ pub fn conv(queue: &Queue, s: &Conv, x: Slice<'_>, w: Slice<'_>, y: Slice<'_>) -
 ///
 /// # Errors
 /// Operands whose shapes do not match.
-pub fn conv_input(queue: &Queue, s: &Conv, dy: Slice<'_>, w: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
+pub fn conv_input(queue: &Queue, s: &Conv, dy: Slice<'_>, w: Slice<'_>, dx: Slice<'_>) -> Result<()> {
     let (shape, [input, _, _]) = s.shape([dx, w, dy])?;
     s.go(queue, "conv_input", [dy, w, dx], shape, input)
 }
@@ -311,7 +309,7 @@ pub fn conv_input(queue: &Queue, s: &Conv, dy: Slice<'_>, w: Slice<'_>, dx: Slic
 ///
 /// # Errors
 /// Operands whose shapes do not match.
-pub fn conv_weight(queue: &Queue, s: &Conv, x: Slice<'_>, dy: Slice<'_>, dw: Slice<'_>) -> Result<Moved> {
+pub fn conv_weight(queue: &Queue, s: &Conv, x: Slice<'_>, dy: Slice<'_>, dw: Slice<'_>) -> Result<()> {
     let (shape, [_, weights, _]) = s.shape([x, dw, dy])?;
     s.go(queue, "conv_weight", [x, dy, dw], shape, weights * 256)
 }

@@ -1,6 +1,6 @@
 //! Copies of rows between places with other strides.
 
-use super::{Moved, blocks, run, trained};
+use super::{blocks, run, trained};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 use bytemuck::{Pod, Zeroable};
@@ -52,11 +52,11 @@ impl RowsLaunch {
         (stem, dtype): (&str, DType),
         (from, read): (Slice<'_>, DType),
         (into, written): (Slice<'_>, DType),
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         trained(dtype)?;
         let n = (self.outer * self.rows * self.columns) as u64;
         if n == 0 {
-            return Ok(0);
+            return Ok(());
         }
         let (have, room) = (from.elements(read.size())?, into.elements(written.size())?);
         let (need, fill) = (self.span(self.from), self.span(self.into));
@@ -70,8 +70,7 @@ impl RowsLaunch {
         let shape =
             Shape { rows: self.rows as u32, columns: self.columns as u32, from: self.from, into: self.into };
         let arguments = Arguments::new().reads(from).writes(into).with(shape).with(n);
-        run(queue, Kernel::typed(Family::Rows, stem, dtype), [blocks(queue, n, 4), 1, 1], arguments)?;
-        Ok(n * (read.size() + written.size()) as u64)
+        run(queue, Kernel::typed(Family::Rows, stem, dtype), [blocks(queue, n, 4), 1, 1], arguments)
     }
 }
 
@@ -79,7 +78,7 @@ impl RowsLaunch {
 ///
 /// # Errors
 /// A buffer that is too short; a type that networks are not trained in.
-pub fn rows(queue: &Queue, dtype: DType, s: &RowsLaunch, from: Slice<'_>, into: Slice<'_>) -> Result<Moved> {
+pub fn rows(queue: &Queue, dtype: DType, s: &RowsLaunch, from: Slice<'_>, into: Slice<'_>) -> Result<()> {
     s.launch(queue, ("rows", dtype), (from, dtype), (into, dtype))
 }
 
@@ -87,13 +86,7 @@ pub fn rows(queue: &Queue, dtype: DType, s: &RowsLaunch, from: Slice<'_>, into: 
 ///
 /// # Errors
 /// The errors of [`rows`].
-pub fn rows_sum(
-    queue: &Queue,
-    dtype: DType,
-    s: &RowsLaunch,
-    from: Slice<'_>,
-    into: Slice<'_>,
-) -> Result<Moved> {
+pub fn rows_sum(queue: &Queue, dtype: DType, s: &RowsLaunch, from: Slice<'_>, into: Slice<'_>) -> Result<()> {
     s.launch(queue, ("rows_sum", dtype), (from, dtype), (into, DType::F32))
 }
 
@@ -107,6 +100,6 @@ pub fn rows_round(
     s: &RowsLaunch,
     from: Slice<'_>,
     into: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     s.launch(queue, ("rows_round", dtype), (from, DType::F32), (into, dtype))
 }

@@ -1,6 +1,6 @@
 //! Losses of rows whose classes several ranks share: between the launches, ranks combine the values of each row.
 
-use super::{Moved, blocks, holds, run, trained, writes_if};
+use super::{blocks, holds, run, trained, writes_if};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use allfold_kernels::DType;
 
@@ -44,14 +44,14 @@ impl ClassPart {
     ///
     /// # Errors
     /// A buffer of the wrong length.
-    pub fn largest(&self, queue: &Queue, x: Slice<'_>, most: Slice<'_>) -> Result<Moved> {
+    pub fn largest(&self, queue: &Queue, x: Slice<'_>, most: Slice<'_>) -> Result<()> {
         let rows = self.rows(x)?;
         holds("the largest logits", most, rows, 4)?;
         if rows > 0 {
             let arguments = Arguments::new().reads(x).with(rows).with(self.classes as u64).writes(most);
             self.launch(queue, "class_max", rows, arguments)?;
         }
-        Ok(x.len() as u64)
+        Ok(())
     }
 
     /// For each row, the sum of the exponentials of its logits less the largest of all ranks, and the label's logit less the largest,
@@ -65,7 +65,7 @@ impl ClassPart {
         (x, labels): (Slice<'_>, Slice<'_>),
         most: Slice<'_>,
         sums: Slice<'_>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let rows = self.checked(x, labels, most)?;
         holds("the sums", sums, 2 * rows, 4)?;
         if rows > 0 {
@@ -73,7 +73,7 @@ impl ClassPart {
             let arguments = arguments.with(rows).with(self.classes as u64).with(self.first as u64);
             self.launch(queue, "class_sums", rows, arguments.writes(sums))?;
         }
-        Ok(x.len() as u64)
+        Ok(())
     }
 
     /// The cross-entropy of each row (f32) from the values that ranks have combined, and the gradient of the losses' sum over `divisor`
@@ -88,7 +88,7 @@ impl ClassPart {
         (most, sums): (Slice<'_>, Slice<'_>),
         divisor: f32,
         (dx, loss): (Option<Slice<'_>>, Slice<'_>),
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let rows = self.checked(x, labels, most)?;
         holds("the sums", sums, 2 * rows, 4)?;
         let arguments = Arguments::new().reads(x).reads(labels).reads(most).reads(sums);
@@ -106,7 +106,7 @@ impl ClassPart {
         (x, labels): (Slice<'_>, Slice<'_>),
         divisor: f32,
         (dx, loss): (Option<Slice<'_>>, Slice<'_>),
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         let rows = self.checked(x, labels, loss)?;
         let arguments = Arguments::new().reads(x).reads(labels);
         self.differentiate(queue, ("class_squares", rows, arguments), x, divisor, (dx, loss))
@@ -119,7 +119,7 @@ impl ClassPart {
         x: Slice<'_>,
         divisor: f32,
         (dx, loss): (Option<Slice<'_>>, Slice<'_>),
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         holds("the losses", loss, rows, 4)?;
         if let Some(dx) = dx {
             holds("the gradient of the logits", dx, x.elements(self.dtype.size())?, self.dtype.size())?;
@@ -129,21 +129,21 @@ impl ClassPart {
             let arguments = writes_if(arguments.with(self.total as u64).with(divisor), dx).writes(loss);
             self.launch(queue, stem, rows, arguments)?;
         }
-        Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
+        Ok(())
     }
 
     /// A number for each row (i64) whose maximum over ranks identifies the class with the largest logit, the first of equal logits.
     ///
     /// # Errors
     /// A buffer of the wrong length.
-    pub fn best(&self, queue: &Queue, x: Slice<'_>, best: Slice<'_>) -> Result<Moved> {
+    pub fn best(&self, queue: &Queue, x: Slice<'_>, best: Slice<'_>) -> Result<()> {
         let rows = self.rows(x)?;
         holds("the best classes", best, rows, 8)?;
         if rows > 0 {
             let arguments = Arguments::new().reads(x).with(rows).with(self.classes as u64);
             self.launch(queue, "class_best", rows, arguments.with(self.first as u64).writes(best))?;
         }
-        Ok(x.len() as u64)
+        Ok(())
     }
 }
 
@@ -151,7 +151,7 @@ impl ClassPart {
 ///
 /// # Errors
 /// A buffer of the wrong length.
-pub fn class_hits(queue: &Queue, best: Slice<'_>, labels: Slice<'_>, hits: Slice<'_>) -> Result<Moved> {
+pub fn class_hits(queue: &Queue, best: Slice<'_>, labels: Slice<'_>, hits: Slice<'_>) -> Result<()> {
     let rows = labels.elements(4)?;
     holds("the best classes", best, rows, 8)?;
     holds("the hits", hits, rows, 4)?;
@@ -164,5 +164,5 @@ pub fn class_hits(queue: &Queue, best: Slice<'_>, labels: Slice<'_>, hits: Slice
             arguments,
         )?;
     }
-    Ok(best.len() as u64)
+    Ok(())
 }

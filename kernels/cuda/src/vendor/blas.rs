@@ -3,7 +3,7 @@
 use super::cublas_lt::{CublasLt, cublas_lt};
 use super::epilogue::Epilogue;
 use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
-use crate::launch::{self, DeviceMatrix, Moved, ProductOutput};
+use crate::launch::{self, DeviceMatrix, ProductOutput};
 use crate::libraries::CudaLibrary;
 use crate::{Error, Memory, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -213,7 +213,7 @@ pub(super) fn padded(
     c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
     product: impl FnOnce([&Operand<'_>; 2], (usize, usize), ProductOutput<'_>, Option<Slice<'_>>) -> Result<()>,
-) -> Result<Moved> {
+) -> Result<()> {
     let (m, n, k) = (a.rows, b.columns, a.columns);
     [a, b].iter().try_for_each(|matrix| matrix.check(dtype))?;
     let apart = c.check(dtype, (m, n))?;
@@ -240,7 +240,7 @@ pub(super) fn padded(
     if let (Some(bias), None) = (bias, inside) {
         launch::bias(queue, c.dtype, c.data, bias, 1)?;
     }
-    Ok((a.matrix.data.len() + b.matrix.data.len() + c.data.len()) as u64)
+    Ok(())
 }
 
 impl Blas {
@@ -263,7 +263,7 @@ impl Blas {
         operands: (DeviceMatrix<'_>, DeviceMatrix<'_>),
         c: ProductOutput<'_>,
         bias: Option<Slice<'_>>,
-    ) -> Result<Moved> {
+    ) -> Result<()> {
         padded(queue, dtype, operands, c, bias, |[a, b], sides, to, bias| {
             let epilogue = bias.map_or(Epilogue::None, Epilogue::Bias);
             let call = self.call(queue, dtype, [a, b], sides, to, epilogue)?;

@@ -1,7 +1,7 @@
 //! cuDNN: convolutions, by its fastest algorithm for each shape.
 
 use super::{ConvProduct, Handle, Handles, deterministic, lock, native, pointer, refused};
-use crate::launch::{Conv, Moved, TensorLayout};
+use crate::launch::{Conv, TensorLayout};
 use crate::libraries::CudaLibrary;
 use crate::{Error, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -242,7 +242,7 @@ impl Dnn {
         ALL.of(queue, CudaLibrary::Cudnn, || handle(queue.device()).map(|_| Dnn { chosen: Mutex::default() }))
     }
 
-    /// One product of a convolution whose operands have been checked; `None` if cuDNN has no algorithm for it.
+    /// One product of a convolution whose operands have been checked; `false` if cuDNN has no algorithm for it.
     pub fn conv(
         &self,
         queue: &Queue,
@@ -250,7 +250,7 @@ impl Dnn {
         s: &Conv,
         (a, b): (Slice<'_>, Slice<'_>),
         out: Slice<'_>,
-    ) -> Result<Option<Moved>> {
+    ) -> Result<bool> {
         let described = Described::new(s)?;
         let stream = native(queue)?;
         let handle = handle(queue.device())?;
@@ -269,7 +269,7 @@ impl Dnn {
                 *lock(&self.chosen).entry(shape).or_insert(found)
             }
         };
-        let Some(choice) = choice else { return Ok(None) };
+        let Some(choice) = choice else { return Ok(false) };
         // SAFETY: the descriptor is live.
         check("set the math type of a convolution", unsafe {
             result::set_convolution_math_type(described.conv, choice.math)
@@ -294,7 +294,7 @@ impl Dnn {
                 ),
             }
         })?;
-        Ok(Some(out.len() as u64))
+        Ok(true)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::blas::Blas;
 use super::epilogue::Epilogue;
-use crate::launch::{self, DeviceMatrix, Function, Moved, ProductOutput};
+use crate::launch::{self, DeviceMatrix, Function, ProductOutput};
 use crate::{Error, Queue, Result};
 use allfold_kernels::DType;
 
@@ -16,7 +16,7 @@ pub fn product(
     operands: (DeviceMatrix<'_>, DeviceMatrix<'_>),
     c: ProductOutput<'_>,
     epilogue: Epilogue<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     let (a, b) = operands;
     [a, b].iter().try_for_each(|matrix| matrix.check(dtype))?;
     c.check(dtype, (a.rows, b.columns))?;
@@ -30,14 +30,13 @@ pub fn product(
             return Err(Error::Argument("rows are summed of a matrix that is stored transposed".into()));
         }
     }
-    let moved = (a.data.len() + b.data.len() + c.data.len()) as u64;
     if a.columns == b.rows && values * a.columns as u64 > 0 && epilogue.may_fuse(dtype, operands, c) {
         let fused = match Blas::of(queue)? {
             Some(blas) => blas.fused(queue, dtype, operands, c, epilogue)?,
             None => counted(queue, operands, c, epilogue),
         };
         if fused {
-            return Ok(moved);
+            return Ok(());
         }
     }
     match epilogue {

@@ -15,7 +15,7 @@ mod fused;
 pub use epilogue::Epilogue;
 pub use fused::product;
 
-use super::launch::{self, Conv, DeviceMatrix, Moved, ProductOutput};
+use super::launch::{self, Conv, DeviceMatrix, ProductOutput};
 use super::libraries::CudaLibrary;
 use super::{Error, Queue, Result, Slice};
 use allfold_kernels::DType;
@@ -33,7 +33,7 @@ pub fn matmul(
     (a, b): (DeviceMatrix<'_>, DeviceMatrix<'_>),
     c: ProductOutput<'_>,
     bias: Option<Slice<'_>>,
-) -> Result<Moved> {
+) -> Result<()> {
     let fits = a.columns == b.rows && a.rows * b.columns * a.columns > 0;
     match if fits { blas::Blas::of(queue)? } else { None } {
         Some(blas) => blas.matmul(queue, dtype, (a, b), c, bias),
@@ -72,7 +72,7 @@ pub fn conv(
     s: &Conv,
     operands: (Slice<'_>, Slice<'_>),
     out: Slice<'_>,
-) -> Result<Moved> {
+) -> Result<()> {
     s.check(match part {
         ConvProduct::Forward => [operands.0, operands.1, out],
         ConvProduct::Input => [out, operands.1, operands.0],
@@ -81,8 +81,8 @@ pub fn conv(
     let empty = operands.0.is_empty() || operands.1.is_empty() || out.is_empty();
     if let Some(dnn) = if empty { None } else { dnn::Dnn::of(queue)? } {
         // Where cuDNN has no algorithm for a shape, Allfold's own kernel computes it.
-        if let Some(moved) = dnn.conv(queue, part, s, operands, out)? {
-            return Ok(moved);
+        if dnn.conv(queue, part, s, operands, out)? {
+            return Ok(());
         }
     }
     match part {

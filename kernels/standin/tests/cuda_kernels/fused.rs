@@ -98,8 +98,7 @@ fn balanced<T: Element>(queue: &Queue, n: usize) {
         divide(&mut level[0], ranks as u32);
         let memories: Vec<_> = buffers.iter().map(|buffer| queue.upload(buffer).unwrap()).collect();
         let slices: Vec<_> = memories.iter().map(|memory| memory.all()).collect();
-        let moved = launch::fused_balanced(queue, T::DTYPE, ReduceOp::Avg, &slices, ranks as u32).unwrap();
-        assert_eq!(moved, Some((2 * ranks * n * size_of::<T>()) as u64));
+        assert!(launch::fused_balanced(queue, T::DTYPE, ReduceOp::Avg, &slices, ranks as u32).unwrap());
         for slice in slices {
             same(
                 &format!("fused{ranks}_sum_{} of {n}", T::DTYPE),

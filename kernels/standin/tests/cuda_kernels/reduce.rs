@@ -24,8 +24,7 @@ fn typed<T: Element>(queue: &Queue) {
                 let (x, y) = (x.all().part(left, n * size).unwrap(), y.all().part(right, n * size).unwrap());
                 queue.write(x, &a).unwrap();
                 queue.write(y, &b).unwrap();
-                let moved = launch::reduce(queue, T::DTYPE, op, x, y).unwrap();
-                assert_eq!(moved, 3 * (n * size) as u64);
+                launch::reduce(queue, T::DTYPE, op, x, y).unwrap();
                 same(&what, &queue.download::<T>(x).unwrap(), &want);
                 same("the other operand", &queue.download::<T>(y).unwrap(), &b);
             }

@@ -70,7 +70,7 @@ fn parts<T: Trained>(queue: &Queue) {
                         let combined = (most[rank].all(), sums[rank].all());
                         own.cross_entropy(queue, given, combined, n as f32, into).unwrap();
                     }
-                    LossKind::Mse => drop(own.mse(queue, given, n as f32, into).unwrap()),
+                    LossKind::Mse => own.mse(queue, given, n as f32, into).unwrap(),
                 }
                 let want = wide(&part(&dx, own.first, own.classes));
                 let what = format!("{kind:?} of {:?} of {n} x {total} {}, dx", own.classes, T::DTYPE);
