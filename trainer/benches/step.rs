@@ -1,5 +1,6 @@
 //! One training step (forward, loss, backward, SGD) on one thread, compared with the rate of a large matrix product
-//! measured in the same run, which is the limit for the products of a step.
+//! measured in the same run, which is the limit for the products of a step; and the step of a run whose batches are slow to prepare, for
+//! several numbers of steps of an epoch.
 //!
 //! `cargo bench -p allfold-trainer --bench step`
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
@@ -7,9 +8,12 @@
 
 use allfold_collectives::World;
 use allfold_kernels::nn::{Matrix, Store, matmul};
+use allfold_trainer::data::Samples;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{Cnn, cnn, mlp};
-use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, optim};
+use allfold_trainer::{
+    Batch, Config, Dataset, Error, Model, Network, Observer, RankTrainer, StepReport, optim, train_on,
+};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Instant;
@@ -79,5 +83,51 @@ fn step(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, peak, step);
+/// The times of the steps of a run, in microseconds.
+#[derive(Default)]
+struct Times(Vec<f64>);
+
+impl Observer for Times {
+    fn step(&mut self, report: &StepReport) {
+        self.0.push(1e6 * report.time.total().as_secs());
+    }
+}
+
+/// Prints the mean step where an epoch has 1, 2, 4 and 8 steps: batches are prepared ahead over the end of an epoch too.
+fn epochs(_: &mut Criterion) {
+    const BATCH: usize = 64;
+    const STEPS: usize = 32;
+    let shape = (3, 96, 96);
+    let set = |samples: usize| Dataset {
+        shape,
+        classes: 10,
+        samples: Samples::Numbers(vec![0.5; samples * 3 * 96 * 96]),
+        labels: (0..samples as u32).map(|i| i % 10).collect(),
+    };
+    let mut first = None;
+    for per_epoch in [8, 4, 2, 1] {
+        let config = Config::default().with(|c| {
+            c.strategy = "single".into();
+            c.model.name = "mlp".into();
+            c.model.hidden = vec![64];
+            c.training.batch = BATCH;
+            (c.training.epochs, c.training.max_steps) = (STEPS as u64, STEPS as u64);
+            c.data.random_resized_crop = true;
+            c.data.workers = 1;
+        });
+        let (train, test) = (set(per_epoch * BATCH), set(1));
+        let body = |comm| {
+            let mut times = Times::default();
+            train_on(&config, &train, &test, &comm, &mut times)?;
+            Ok::<_, Error>(times.0)
+        };
+        let times = World::threads(1).run(body).unwrap().remove(0);
+        // The first steps wait for the first batches.
+        let mean = times[STEPS / 4..].iter().sum::<f64>() / (STEPS - STEPS / 4) as f64;
+        let most = *first.get_or_insert(mean);
+        println!("{per_epoch} steps of an epoch: {mean:.0} us a step, {:.3} of that with 8", mean / most);
+    }
+}
+
+criterion_group!(benches, peak, step, epochs);
 criterion_main!(benches);

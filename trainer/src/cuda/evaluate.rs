@@ -11,9 +11,9 @@ impl GpuWorker<'_> {
     /// The sum of the losses of a batch, and the number of correct answers. Ranks that share positions must call it together.
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
         self.settle("finish a step")?;
-        self.staging.clear();
         self.stage(batch)?;
-        let Some(Staged { half, samples: n }) = self.staging.take(&self.queue)? else { return Ok((0.0, 0)) };
+        let Some(staged) = self.staging.take_last(&self.queue)? else { return Ok((0.0, 0)) };
+        let Staged { half, samples: n } = staged;
         self.passes.select(0, &self.queue)?;
         // Graphs name the memory for a step's samples, so a larger batch gets memory for the duration of this call.
         let kept = self.passes.reserve(n, &self.queue)?;

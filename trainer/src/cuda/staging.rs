@@ -48,11 +48,6 @@ impl Staging {
         self.staged.is_empty()
     }
 
-    /// Forgets the batches that are staged.
-    pub fn clear(&mut self) {
-        self.staged.clear();
-    }
-
     /// Whether the next batch has room for this many bytes of samples and of labels.
     pub fn fits(&self, sizes: [usize; 2]) -> bool {
         self.stages[self.turn].iter().zip(sizes).all(|(memory, bytes)| memory.len() >= bytes)
@@ -94,9 +89,22 @@ impl Staging {
 
     /// Takes the batch that was staged first, for which `queue` waits.
     pub fn take(&mut self, queue: &Queue) -> Result<Option<Staged>> {
-        let Some(batch) = self.staged.pop_front() else { return Ok(None) };
-        self.arrived[batch.half].as_ref().map_or(Ok(()), |arrived| queue.wait(arrived))?;
-        Ok(Some(batch))
+        let batch = self.staged.pop_front();
+        self.awaited(queue, batch)
+    }
+
+    /// Takes the batch that was staged last, for which `queue` waits; the next batch is staged in its place. One that was staged before,
+    /// such as the next step's before an evaluation, stays.
+    pub fn take_last(&mut self, queue: &Queue) -> Result<Option<Staged>> {
+        let batch = self.staged.pop_back();
+        self.turn = batch.map_or(self.turn, |batch| batch.half);
+        self.awaited(queue, batch)
+    }
+
+    fn awaited(&self, queue: &Queue, batch: Option<Staged>) -> Result<Option<Staged>> {
+        let arrived = batch.and_then(|batch| self.arrived[batch.half].as_ref());
+        arrived.map_or(Ok(()), |arrived| queue.wait(arrived))?;
+        Ok(batch)
     }
 
     /// Copies `n` samples of a batch, from sample `from` on, to memory of samples and of labels, which have so many numbers each.

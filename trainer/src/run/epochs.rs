@@ -84,8 +84,8 @@ impl<F: Float> Run<'_, F> {
             };
             self.state.rank.observe_layers(observer.wants_layers(step));
             let samples = self.sampler.in_step(self.config, step % per_epoch);
-            let (start, ahead) = (self.comm.now(), step % per_epoch + 1 < per_epoch);
-            let loaded = Loaded { batches, batch: &mut self.batch, ahead };
+            let start = self.comm.now();
+            let loaded = Loaded { batches, batch: &mut self.batch };
             let done = self.state.rank.step(loaded, input, samples, self.state.scaler)?;
             let StepDone { loss, time, skipped, not_finite } = done;
             self.not_finite = not_finite;

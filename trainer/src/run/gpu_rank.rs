@@ -68,7 +68,7 @@ impl<F: Float> TrainingRank<F> for Replica<'_> {
     /// the host: their time counts as backward's.
     fn step(
         &mut self,
-        Loaded { batches, batch, ahead }: Loaded<'_, '_, F>,
+        Loaded { batches, batch }: Loaded<'_, '_, F>,
         input: StepInput,
         everywhere: u64,
         scaler: Option<GradScaler>,
@@ -81,8 +81,8 @@ impl<F: Float> TrainingRank<F> for Replica<'_> {
         }
         let gathered = comm.now();
         let samples = self.start(input, everywhere, scaler.is_some())?;
-        // The first batch of the next epoch is staged after the evaluation.
-        if ahead && batches.more() {
+        // Also over the end of an epoch: a step must not take longer where an epoch has few.
+        if batches.more() {
             batches.next(batch)?;
             self.stage(batch)?;
         }

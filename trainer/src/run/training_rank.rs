@@ -28,9 +28,6 @@ pub(super) struct Loaded<'a, 'b, F: Float> {
     pub batches: &'a mut Batches<'b, F>,
     /// The memory that a batch is read into.
     pub batch: &'a mut Batch<F>,
-    /// Whether the next step is of the same epoch, so that its batch may be copied to the device during this step.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "no batch is copied to a CPU"))]
-    pub ahead: bool,
 }
 
 /// The outcome of a step on a rank.

@@ -2,6 +2,7 @@
 //! file run on a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod ahead;
 mod data_parallel;
 mod ends;
 mod parameter_server;
