@@ -48,7 +48,9 @@ pub mod vendor;
 pub use compile::{compile_ptx, nvrtc_version};
 pub use error::{Error, Result};
 pub use gpu::Gpu;
-pub use machine::{Arguments, CudaEvent, CudaGraph, CudaMachine, CudaStream, Launch, MemoryAccess, THREADS};
+pub use machine::{
+    Arguments, CudaEvent, CudaGraph, CudaMachine, CudaStream, IpcHandle, Launch, MemoryAccess, THREADS,
+};
 pub use memory::{Mark, Memory, Queue, Slice};
 pub use pinned::Feed;
 pub use pool::PoolUsage;

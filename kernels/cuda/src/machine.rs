@@ -20,6 +20,9 @@ pub struct CudaEvent(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaGraph(pub u32);
 
+/// What another process of this host needs to open memory or an event: the driver's handle.
+pub type IpcHandle = [u8; 64];
+
 /// A kernel launch: the kernel, its grid and its arguments.
 #[derive(Clone, Debug)]
 pub struct Launch {
@@ -150,6 +153,49 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Safety
     /// `address` comes from [`CudaMachine::acquire`], and no work in flight uses the memory.
     unsafe fn release(&self, device: usize, address: u64);
+    /// The handle by which other processes of this host open memory, all of which must close it before it is released.
+    ///
+    /// # Errors
+    /// [`super::Error::Argument`] on a machine of one process; the driver's error, such as of a part of a GPU (MIG), which shares nothing.
+    fn share_memory(&self, device: usize, address: u64) -> Result<IpcHandle> {
+        let _ = (device, address);
+        Err(self.of_one_process())
+    }
+    /// Opens memory of another process for a device, and returns its address here.
+    ///
+    /// # Errors
+    /// Those of [`CudaMachine::share_memory`]; memory that the device does not reach, or of a process in another container.
+    fn open_memory(&self, device: usize, handle: &IpcHandle) -> Result<u64> {
+        let _ = (device, handle);
+        Err(self.of_one_process())
+    }
+    /// Closes memory of another process.
+    ///
+    /// # Safety
+    /// `address` comes from [`CudaMachine::open_memory`], and no work in flight uses the memory.
+    unsafe fn close_memory(&self, device: usize, address: u64) {
+        let _ = (device, address);
+    }
+    /// Creates an event of a device that is not recorded yet, and the handle by which other processes of this host open it.
+    ///
+    /// # Errors
+    /// Those of [`CudaMachine::share_memory`].
+    fn share_event(&self, device: usize) -> Result<(CudaEvent, IpcHandle)> {
+        let _ = device;
+        Err(self.of_one_process())
+    }
+    /// Opens an event of another process.
+    ///
+    /// # Errors
+    /// Those of [`CudaMachine::open_memory`].
+    fn open_event(&self, device: usize, handle: &IpcHandle) -> Result<CudaEvent> {
+        let _ = (device, handle);
+        Err(self.of_one_process())
+    }
+    /// The error of a machine that shares nothing with other processes.
+    fn of_one_process(&self) -> super::Error {
+        super::Error::Argument(format!("{} shares no memory with other processes", self.name()))
+    }
     /// Allocates page-locked host memory, which the device can read by itself.
     ///
     /// # Errors

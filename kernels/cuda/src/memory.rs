@@ -1,5 +1,7 @@
 //! Device memory, parts of it, and the queue that works on them: the safe interface of a [`CudaMachine`].
 
+mod ipc;
+
 use super::pool::{Pool, PoolUsage};
 use super::{CudaEvent, CudaMachine, CudaStream, Error, Launch, Result};
 use bytemuck::Pod;
@@ -23,6 +25,8 @@ enum Home {
     Pool(Arc<Pool>, usize),
     /// The memory belongs to another owner and is not freed.
     Lent,
+    /// The memory belongs to another process.
+    Opened,
 }
 
 impl Memory {
@@ -74,6 +78,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match &self.home {
             Home::Lent => {}
+            // SAFETY: the memory was opened in `opened` and is closed once; its user waits for the work on it first.
+            Home::Opened => unsafe { self.machine.close_memory(self.device, self.address) },
             Home::Pool(pool, size) => pool.give(self.address, *size),
             // SAFETY: the memory was acquired in `new` and is released once. The release waits for work in flight (cuMemFree does).
             Home::Driver => unsafe { self.machine.release(self.device, self.address) },

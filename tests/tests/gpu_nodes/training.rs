@@ -27,11 +27,12 @@ fn last(path: &std::path::Path) -> serde_json::Value {
 #[test]
 fn the_exchange_over_processes_is_named_and_every_one_gives_the_losses_of_the_host() {
     let folder = tempfile::tempdir().unwrap();
-    let mut losses: Vec<(String, f64)> = Vec::new();
+    let mut losses: Vec<(String, f64, serde_json::Value)> = Vec::new();
     for (exchange, named) in [
         ("auto", "native NCCL 2.30.3"),
         ("nccl", "native NCCL 2.30.3"),
         ("scheduled", "schedules over NCCL 2.30.3"),
+        ("device", "device copies between processes: the configuration chooses it"),
         ("host", "the host: the configuration chooses it"),
     ] {
         let file = folder.path().join(exchange);
@@ -45,10 +46,15 @@ fn the_exchange_over_processes_is_named_and_every_one_gives_the_losses_of_the_ho
             assert!(end[part].is_null(), "{part}: {end}");
         }
         assert!(end["backward_us"].as_f64().unwrap() > 0.0, "{end}");
-        losses.push((exchange.into(), end["loss"].as_f64().unwrap()));
+        losses.push((exchange.into(), end["loss"].as_f64().unwrap(), end["losses_hash"].clone()));
     }
-    let (_, host) = losses.last().unwrap().clone();
-    for (exchange, loss) in losses {
+    let (_, host, bits) = losses.last().unwrap().clone();
+    for (exchange, loss, hash) in losses {
+        let same = hash == bits;
+        assert!(
+            same || ["auto", "nccl"].contains(&exchange.as_str()),
+            "{exchange}: other bits than the host's"
+        );
         assert!((loss - host).abs() <= 1e-4 * host, "{exchange}: {loss}, and over the host {host}");
     }
 }
@@ -60,6 +66,28 @@ fn two_ranks_on_one_gpu_sum_over_the_host_and_the_run_says_why() {
     let ended = ended(job.output().unwrap());
     assert_eq!(ended.code, Some(0), "{}", ended.errors);
     assert!(ended.text.contains("gradients summed by the host: ranks 0 and 1 share a GPU"), "{}", ended.text);
+}
+
+/// D15: what `device` takes where the ranks share a GPU, and where they are on two hosts.
+#[test]
+fn processes_that_share_a_gpu_sum_by_device_copies_and_those_of_two_hosts_over_the_host() {
+    let device = ["--set", "exchange=\"device\""];
+    let mut job = command(&words(&train("2", &device)));
+    let one = ended(job.env("ALLFOLD_STANDIN", "1").output().unwrap());
+    assert_eq!(one.code, Some(0), "{}", one.errors);
+    assert!(one.text.contains("gradients summed by device copies between processes"), "{}", one.text);
+    let (rendezvous, config) = (format!("127.0.0.1:{}", free_port()), config("digits-mlp.toml"));
+    let node = |node: &'static str| {
+        let launch = ["launch", "-n", "1", "--nnodes", "2", "--node-rank", node, "--rdzv", &rendezvous, "--"];
+        let train = ["train", "--config", &config, "--device", "cuda"];
+        let mut command = command(&[&launch[..], &train, &SHORT, &device].concat());
+        command.env("NCCL_HOSTID", format!("node{node}"));
+        command
+    };
+    let nodes = together(vec![node("0"), node("1")]);
+    assert!(nodes.iter().all(|node| node.code == Some(0)), "{}{}", nodes[0].errors, nodes[1].errors);
+    let why = "gradients summed by the host: ranks 0 and 1 are on different hosts";
+    assert!(nodes[0].text.contains(why), "{}", nodes[0].text);
 }
 
 #[test]

@@ -18,8 +18,8 @@ pub struct Config {
     #[serde(deserialize_with = "one_or_each")]
     pub device: String,
     /// How ranks on GPUs sum gradients: `nccl` (NCCL's collectives), `scheduled` (Allfold's algorithms over NCCL's messages), `device` (a
-    /// fused kernel, for ranks of one process), `host` (the CPU's communicator), or `auto` (the first of `nccl`, `device` and `host` that
-    /// is possible). `scheduled`, `device` and `host` give the CPU's bits.
+    /// fused kernel, for ranks of one process or host), `host` (the CPU's communicator), or `auto` (`nccl`, else `device` in one process,
+    /// else `host`). `scheduled`, `device` and `host` give the CPU's bits.
     pub exchange: GpuExchange,
     /// Whether pictures on GPUs are laid out with channels last, as tensor cores need them. Results differ by rounding only.
     pub channels_last: bool,

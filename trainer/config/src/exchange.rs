@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuExchange {
-    /// The first of `nccl`, `device` and `host` that is possible.
+    /// `nccl`, else `device` in one process, else `host`.
     #[default]
     Auto,
     /// NCCL's collectives.
     Nccl,
     /// Allfold's algorithms over NCCL's messages.
     Scheduled,
-    /// A fused kernel over the buffers of ranks that share a process.
+    /// A fused kernel over the buffers of ranks that share a process or a host.
     Device,
     /// The communicator of the CPUs.
     Host,

@@ -82,7 +82,7 @@ impl<'a> GpuGroups<'a> {
             let what = "ranks share a GPU, and the strategy needs several communicators of NCCL, whose kernels would wait for each other: give each rank a GPU, or set exchange = \"device\" or \"host\"";
             return Err(Error::Config(what.into()));
         }
-        let opening = Opening { queue, path: world.path(), deadline };
+        let (opening, rank) = (Opening { queue, path: world.path(), deadline }, comm.rank().index());
         let (axes, messages, stages) = MeshGroups::new(comm, *mesh, channels, specs)?.into_communicators();
         // The host exchanges on its own along these axes, while the device's group exchanges.
         let again = |axis: MeshAxis| axes[axis as usize].as_ref().map_or(Ok(None), alike);
@@ -106,8 +106,14 @@ impl<'a> GpuGroups<'a> {
             copies: copies.into_iter().map(|comm| opening.group(comm)).collect::<Result<_>>()?,
             holders,
         };
-        for (own, comm) in groups.axes.iter_mut().zip(axes) {
-            *own = opening.group(comm)?;
+        for ((own, comm), axis) in groups.axes.iter_mut().zip(axes).zip(MeshAxis::ALL) {
+            let number = match axis {
+                MeshAxis::Data if mesh.servers > 0 => usize::from(mesh.is_server(rank)),
+                axis => mesh.group(rank, axis),
+            };
+            if let Some(comm) = comm {
+                *own = Some(groups.world.split(comm, number as u32, opening.stream()?)?);
+            }
         }
         for params in messages {
             match if mesh.servers > 0 { alike(&params)? } else { None } {

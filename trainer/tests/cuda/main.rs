@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod ahead;
+mod axes;
 mod data_parallel;
 mod ends;
 mod parameter_server;

@@ -9,16 +9,16 @@
 //! |---|---|---|
 //! | NCCL | NCCL's own | speed |
 //! | scheduled | the order of a schedule, by grouped sends and receives: the bits of the schedule's trees | conformance |
-//! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process over its GPUs |
+//! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process, or processes of one host |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | machines without NCCL, and the shim |
 
 use super::host::over_host;
+use super::over_nccl::{join, scheduled, unfit};
 use super::shared::{Shared, SharedCall, together};
 use crate::driver::failed;
 use crate::meaning::{Portion, Side};
-use crate::nccl::{self, NcclCall, NcclComm, NcclLibrary};
-use crate::registry::{Shape, find};
-use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
+use crate::nccl::{self, NcclCall, NcclComm, again};
+use crate::{Collective, Communicator, DType, Error, Rank, ReduceOp, Result};
 use allfold_cuda::{Mark, Queue, Slice};
 use std::ops::Deref;
 use std::time::Duration;
@@ -34,7 +34,8 @@ pub enum ReducePath {
     Nccl,
     /// The schedules of the `direct` algorithms, over NCCL's sends and receives.
     Scheduled,
-    /// The fused kernel over all ranks' buffers, which are in one process.
+    /// The fused kernel over all ranks' buffers: of threads of one process, or of processes of one host by CUDA's handles (IPC). Processes
+    /// that cannot share memory use the host, and [`DeviceGroup::described`] says why.
     Device,
     /// Copies to host memory and the communicator's own all-reduce.
     Host,
@@ -99,7 +100,7 @@ pub struct DeviceGroup<'a> {
     /// Whether any sum was queued since the last [`DeviceGroup::join`].
     forked: bool,
     deadline: Duration,
-    /// Why `auto` did not take NCCL.
+    /// Why `auto` did not take NCCL, or `device` not the devices.
     why: Option<String>,
 }
 
@@ -117,7 +118,7 @@ impl<'a> DeviceGroup<'a> {
         let grouped = comm.into();
         let comm: &Communicator = &grouped;
         let marks = (queue.mark().map_err(failed)?, queue.mark().map_err(failed)?);
-        let why = match way {
+        let mut why = match way {
             ReducePath::Auto if comm.size() > 1 => unfit(comm, &queue)?,
             _ => None,
         };
@@ -125,6 +126,13 @@ impl<'a> DeviceGroup<'a> {
             _ if comm.size() == 1 => Over::Nobody,
             ReducePath::Host => Over::Host,
             ReducePath::Auto if why.is_none() => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
+            ReducePath::Device if !comm.of_one_process() => match Shared::across(comm, &queue, deadline)? {
+                Ok(shared) => Over::Device(Box::new(shared)),
+                Err(reason) => {
+                    why = Some(reason);
+                    Over::Host
+                }
+            },
             ReducePath::Auto | ReducePath::Device => match together(comm, &queue)? {
                 true => Over::Device(Box::new(Shared::new(comm, &queue, &marks.0)?)),
                 false if way == ReducePath::Auto => Over::Host,
@@ -138,6 +146,28 @@ impl<'a> DeviceGroup<'a> {
             ReducePath::Scheduled => Over::Scheduled(Box::new(join(comm, &queue, deadline)?)),
         };
         Ok(DeviceGroup { comm: grouped, queue, over, marks, forked: false, deadline, why })
+    }
+
+    /// Opens the group of a part of the ranks, by the same path. All ranks must call it, each with the communicator of its part and the
+    /// number by which parts are told apart; `queue` is the stream of the sums. Over NCCL the parts share the resources of this group's
+    /// communicator, so that a rank's kernels of this group and of its parts run in the order of the calls.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::open`].
+    pub fn split<'b>(&mut self, comm: Communicator, part: u32, queue: Queue) -> Result<DeviceGroup<'b>> {
+        let (path, deadline, alone) = (self.path(), self.deadline, comm.size() == 1);
+        let (Over::Nccl(all) | Over::Scheduled(all)) = &mut self.over else {
+            return DeviceGroup::open(comm, queue, path, deadline);
+        };
+        let control = Box::new(again(&comm)?);
+        let color = if alone { -1 } else { part as i32 };
+        let over = match all.split_to(&queue, (color, comm.rank().0 as i32), Some(control))?.map(Box::new) {
+            None => Over::Nobody,
+            Some(made) if path == ReducePath::Scheduled => Over::Scheduled(made),
+            Some(made) => Over::Nccl(made),
+        };
+        let marks = (queue.mark().map_err(failed)?, queue.mark().map_err(failed)?);
+        Ok(DeviceGroup { comm: comm.into(), queue, over, marks, forked: false, deadline, why: None })
     }
 
     /// The stream on which sums run.
@@ -171,6 +201,7 @@ impl<'a> DeviceGroup<'a> {
             Over::Nobody => return None,
             Over::Nccl(comm) => format!("native {}", version(comm)),
             Over::Scheduled(comm) => format!("schedules over {}", version(comm)),
+            Over::Device(shared) if shared.is_across() => "device copies between processes".into(),
             Over::Device(_) => "device copies".into(),
             Over::Host => "the host".into(),
         };
@@ -413,8 +444,12 @@ impl DeviceGroup<'_> {
     /// nothing; dropping the group after an error of [`DeviceGroup::wait`] has the same effect.
     pub fn abandon(&mut self, why: &str) {
         self.comm.abort_own(why);
-        if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
-            comm.abandon();
+        match &mut self.over {
+            Over::Nccl(comm) | Over::Scheduled(comm) => {
+                comm.abandon();
+            }
+            Over::Device(shared) => shared.abandon(),
+            Over::Nobody | Over::Host => {}
         }
     }
 }
@@ -430,42 +465,4 @@ fn part_of(side: Side, buffer: Slice<'_>, rank: usize, ranks: usize) -> Result<S
 
 fn shared_call(collective: Collective, dtype: DType, op: ReduceOp) -> SharedCall {
     SharedCall { collective, dtype, op, root: Rank(0) }
-}
-
-/// Why the ranks do not use NCCL; `None` if every rank has NCCL and a separate GPU. Where ranks share a GPU, one rank's kernel can wait for
-/// another rank whose driver call waits for this kernel, even if NCCL allows sharing: on an H200, training on 2 ranks hung.
-fn unfit(mut comm: &Communicator, queue: &Queue) -> Result<Option<String>> {
-    let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
-    let careless = queue.machine().seeded(7);
-    Ok(match (presence.lacks, presence.on_one_gpu) {
-        (Some(why), _) => Some(why),
-        (None, Some((a, b))) if !careless => Some(format!("ranks {a} and {b} share a GPU")),
-        _ => None,
-    })
-}
-
-pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
-    let control = comm.split(Some(0), comm.rank().0)?;
-    let control = control.ok_or_else(|| {
-        Error::System(
-            "the communicator of the GPUs could not be split from the CPU's: this rank got none".into(),
-        )
-    })?;
-    NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
-}
-
-/// Runs a collective as its schedule over NCCL's messages, in place.
-fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) -> Result<()> {
-    let SharedCall { collective, dtype, op, root } = call;
-    let (rank, ranks) = (comm.rank(), comm.size());
-    let count = data.elements(dtype.size()).map_err(failed)?;
-    // The direct algorithms are canonical and send the fewest bytes for any number of ranks.
-    let schedule = find(collective, "direct")?.build(Shape::new(ranks)?.rooted(root)?)?;
-    let geometry = match collective.blocked() {
-        true => Geometry::blocked(&*schedule, count / u64::from(ranks)),
-        false => Geometry::whole(&*schedule, count),
-    };
-    let divide = collective.reduces() && op == ReduceOp::Avg;
-    comm.enter_schedule(count as usize, dtype, op)?;
-    nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
 }

@@ -12,11 +12,13 @@
 //! Both forms run every algorithm of the table that they can express, with the bits that the algorithm's trees determine. A machine is a
 //! GPU machine, or the CPU shim of `allfold_cuda`, on which tests run without a GPU.
 
+mod across;
 mod fused;
 mod group;
 mod host;
 mod job;
 mod messages;
+mod over_nccl;
 mod point_to_point;
 mod reach;
 mod rooted;

@@ -3,15 +3,16 @@
 //! | path | a message |
 //! |---|---|
 //! | NCCL, scheduled | NCCL's send and receive, on a stream of their own |
-//! | device | the sender sends address and event; the receiver copies from that address |
-//! | host | copied to host memory, sent by the communicator, copied to the receiver's GPU; the calling threads wait |
+//! | device, threads of one process | the sender sends address and event; the receiver copies from that address |
+//! | host; device between processes | copied to host memory, sent by the communicator, copied to the receiver's GPU; the calling threads wait |
 //!
 //! A rank that receives waits, on the host, until the sender has sent; a rank that sends waits for nothing. Memory that was sent is
 //! retained until [`DeviceMessages::flush`], before which all ranks take part in a sum over the same compute queues: on the device path
 //! the sum orders a sender's later work after its receivers' copies. In a ring of stages, answers by messages would not work, as each
 //! answer would be queued behind another; a server and a worker answer each other.
 
-use super::group::{Grouped, ReducePath, join};
+use super::group::{Grouped, ReducePath};
+use super::over_nccl::join;
 use crate::driver::failed;
 use crate::nccl::NcclComm;
 use crate::{Buffer, Error, Rank, Result};
@@ -100,8 +101,8 @@ impl<'a> DeviceMessages<'a> {
         let marks = (queue.mark().map_err(failed)?, queue.mark().map_err(failed)?);
         let over = match path {
             ReducePath::Nccl | ReducePath::Scheduled => Over::Nccl(Box::new(join(&comm, &queue, deadline)?)),
-            ReducePath::Device => Over::Device,
-            ReducePath::Auto | ReducePath::Host => Over::Host,
+            ReducePath::Device if comm.of_one_process() => Over::Device,
+            ReducePath::Auto | ReducePath::Device | ReducePath::Host => Over::Host,
         };
         Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new(), expected: Vec::new() })
     }

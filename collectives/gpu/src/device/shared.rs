@@ -1,4 +1,5 @@
-//! Collectives between ranks that are threads of one process, whose kernels and copies access the buffers of all ranks.
+//! Collectives between ranks whose kernels and copies access the buffers of all ranks: threads of one process, or processes of one host
+//! ([`Across`]).
 //!
 //! ```text
 //! rank r    send address and event | wait for all other events | own part, below | send event | wait for all
@@ -17,6 +18,7 @@
 //! Addresses and events are exchanged over the communicator; the host waits for nothing else. The tree is the canonical one, so the
 //! bits equal those of the CPU's all-reduce.
 
+use super::across::Across;
 use super::fused;
 use super::job::{DeviceCollective, ExecutionMode};
 use super::reach::unreachable_pair;
@@ -29,6 +31,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// One rank's state for sums over shared devices.
 pub(super) struct Shared {
@@ -39,6 +42,8 @@ pub(super) struct Shared {
     lent: bool,
     /// Kernel tables by collective and number of elements of the slice.
     tables: BTreeMap<(SharedCall, u64), launch::Uploaded>,
+    /// What the ranks share if they are processes.
+    across: Option<Box<Across>>,
 }
 
 /// A collective over buffers of one length, on which all ranks must agree: in place, or from a first to a second buffer of each rank.
@@ -115,7 +120,32 @@ impl Shared {
         shown().remove(&mine);
         told?;
         let _marks = marks.ok_or_else(|| Error::System("a rank did not share its event handles".into()))?;
-        Ok(Shared { done, _marks, lent: false, tables: BTreeMap::new() })
+        Ok(Shared { done, _marks, lent: false, tables: BTreeMap::new(), across: None })
+    }
+
+    /// Joins ranks that are processes, all of which must call this; or says why they share no memory.
+    pub fn across(
+        comm: &Communicator,
+        queue: &Queue,
+        deadline: Duration,
+    ) -> Result<std::result::Result<Shared, String>> {
+        Ok(Across::open(comm, queue, deadline)?.map(|across| Shared {
+            done: across.done(),
+            _marks: Vec::new(),
+            lent: false,
+            tables: BTreeMap::new(),
+            across: Some(Box::new(across)),
+        }))
+    }
+
+    /// Whether the ranks are processes.
+    pub fn is_across(&self) -> bool {
+        self.across.is_some()
+    }
+
+    /// Notes that another rank may not complete what this rank has begun.
+    pub fn abandon(&mut self) {
+        self.across.iter_mut().for_each(|across| across.broken = true);
     }
 
     /// Whether a sum failed half-way, so that other ranks may have queued work on this rank's memory.
@@ -133,23 +163,15 @@ impl Shared {
         call: SharedCall,
         (data, into): (Slice<'_>, Slice<'_>),
     ) -> Result<()> {
+        if let Some(mut across) = self.across.take() {
+            let ran = self.run_across(&mut across, call, (data, into));
+            self.across = Some(across);
+            return ran;
+        }
         let ranks = comm.size() as usize;
         let (address, device) = (data.address() as i64, data.device() as i64);
-        let [collective, dtype, op, root] = call.numbers();
         let (event, bytes) = (i64::from(ready.event().0), data.len() as i64);
-        let mine = [address, device, event, bytes, collective, dtype, op, root];
-        let mut all = vec![0i64; mine.len() * ranks];
-        comm.all_gather(&mine, &mut all)?;
-        let (all, _) = all.as_chunks::<8>();
-        if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| other[3..] != mine[3..]) {
-            let told = |[_, _, _, bytes, rest @ ..]: &[i64; 8]| SharedCall::told(*rest, *bytes);
-            return Err(Error::Argument(format!(
-                "ranks disagree: rank {} called {}, but rank {rank} called {}",
-                comm.rank(),
-                told(&mine),
-                told(other)
-            )));
-        }
+        let all = agreed(comm, call, [address, device, event, bytes])?;
         self.lent = true;
         let peers: Vec<Memory> = all
             .iter()
@@ -162,7 +184,7 @@ impl Shared {
                 }
             })
             .collect();
-        for other in all {
+        for other in &all {
             queue.wait_for(CudaEvent(other[2] as u32)).map_err(failed)?;
         }
         self.own_part(comm, queue, call, (&peers, into))?;
@@ -171,6 +193,38 @@ impl Shared {
         comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
         done.iter().try_for_each(|event| queue.wait_for(CudaEvent(*event as u32))).map_err(failed)?;
         self.lent = false;
+        Ok(())
+    }
+
+    /// [`Shared::run`] for ranks that are processes.
+    fn run_across(
+        &mut self,
+        across: &mut Across,
+        call: SharedCall,
+        (data, into): (Slice<'_>, Slice<'_>),
+    ) -> Result<()> {
+        // An error leaves the ranks at different places.
+        across.broken = true;
+        let fits = across.holds(data.len());
+        if fits {
+            across.fill(data)?;
+        }
+        agreed(&across.comm, call, [0, 0, 0, data.len() as i64])?;
+        if !fits {
+            across.grow(data.len())?;
+            across.fill(data)?;
+            across.comm.barrier()?;
+        }
+        let (comm, queue, peers) = (&across.comm, &across.queue, across.views(data.len()));
+        across.places.iter().try_for_each(|place| queue.wait(&place.ready)).map_err(failed)?;
+        self.own_part(comm, queue, call, (&peers, into))?;
+        across.done().move_to(queue).map_err(failed)?;
+        comm.barrier()?;
+        across.places.iter().try_for_each(|place| queue.wait(&place.done)).map_err(failed)?;
+        if into.address() == data.address() {
+            queue.copy(data, peers[comm.rank().index()].all()).map_err(failed)?;
+        }
+        across.broken = false;
         Ok(())
     }
 
@@ -198,7 +252,7 @@ impl Shared {
             let root = root.ok_or_else(|| Error::Argument(format!("there is no rank {}", call.root)))?;
             return match call.root.index() == rank {
                 true => Ok(()),
-                false => queue.copy(peers[rank].all(), root.all()).map(drop).map_err(failed),
+                false => queue.copy(peers[rank].all(), root.all()).map_err(failed),
             };
         }
         if let Collective::Gather | Collective::Scatter = call.collective {
@@ -207,7 +261,7 @@ impl Shared {
             let (to, from) = if call.collective == Collective::Gather { (root, rank) } else { (rank, root) };
             return match rank == root {
                 true => Ok(()),
-                false => queue.copy(block(to)?, block(from)?).map(drop).map_err(failed),
+                false => queue.copy(block(to)?, block(from)?).map_err(failed),
             };
         }
         let n = peers[rank].all().elements(size).map_err(failed)?;
@@ -242,6 +296,26 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Compares the calls of all ranks of `comm`, whose buffers have an address, a device, an event and a number of bytes each. Returns what
+/// all ranks said: these four, and the call.
+fn agreed(comm: &Communicator, call: SharedCall, own: [i64; 4]) -> Result<Vec<[i64; 8]>> {
+    let [[address, device, event, bytes], [collective, dtype, op, root]] = [own, call.numbers()];
+    let mine = [address, device, event, bytes, collective, dtype, op, root];
+    let mut all = vec![0i64; mine.len() * comm.size() as usize];
+    comm.all_gather(&mine, &mut all)?;
+    let (all, _) = all.as_chunks::<8>();
+    if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| other[3..] != mine[3..]) {
+        let told = |[_, _, _, bytes, rest @ ..]: &[i64; 8]| SharedCall::told(*rest, *bytes);
+        return Err(Error::Argument(format!(
+            "ranks disagree: rank {} called {}, but rank {rank} called {}",
+            comm.rank(),
+            told(&mine),
+            told(other)
+        )));
+    }
+    Ok(all.to_vec())
 }
 
 fn job(dtype: DType, op: ReduceOp) -> Result<DeviceCollective> {

@@ -38,12 +38,13 @@ pub(super) struct Config {
     min_ctas: c_int,
     pub(super) max_ctas: c_int,
     net_name: *const c_char,
-    split_share: c_int,
+    pub(super) split_share: c_int,
 }
 
 impl Config {
     /// Settings for calls that block until their work is queued (`blocking`), or that return immediately and are polled, and the most
-    /// thread blocks of a kernel, if there is a limit. All other settings are left to NCCL.
+    /// thread blocks of a kernel, if there is a limit. A communicator that is split off later shares the resources of the first one, unless
+    /// NCCL_COMM_SPLIT_SHARE_RESOURCES is 0. All other settings are left to NCCL.
     pub fn new(blocking: bool, blocks: Option<u32>) -> Config {
         let (undefined, size) = (c_int::MIN, size_of::<Config>());
         Config {
@@ -55,7 +56,7 @@ impl Config {
             min_ctas: undefined,
             max_ctas: blocks.map_or(undefined, |blocks| blocks as c_int),
             net_name: std::ptr::null(),
-            split_share: undefined,
+            split_share: 1,
         }
     }
 }

@@ -56,7 +56,7 @@ pub struct NcclComm {
     pub(super) rank: Rank,
     pub(super) size: u32,
     pub(super) deadline: Duration,
-    calls: ComparedCalls,
+    pub(super) calls: ComparedCalls,
     /// The buffer of one byte that a barrier reduces.
     pub(super) one: Option<Memory>,
     /// Calls that are recorded for a group, or about to be made.
@@ -116,23 +116,11 @@ impl NcclComm {
         deadline: Duration,
         debug: bool,
     ) -> Result<NcclComm> {
-        // Ranks first exchange which library and GPU each has: no rank may wait for a rank without NCCL, or for two ranks on one GPU.
-        let library = NcclLibrary::of(&queue);
-        let presence = library.ask(&queue, true, &mut *control)?;
-        if let (Some(why), 2..) = (presence.lacks, size) {
-            // A rank without NCCL says why. All ranks end alike, whichever of them is seen first.
-            let own = library.api.as_ref().err().map(ToString::to_string);
-            return Err(Error::Argument(own.unwrap_or(why)));
-        }
-        let api = library.api.clone()?;
-        if let (Some(pair), false) = (presence.on_one_gpu, presence.may_share) {
-            return Err(library.refuses(pair));
-        }
+        let (api, together) = NcclLibrary::of(&queue).admitted(&queue, size, &mut *control)?;
         let mine = if rank == Rank(0) { UniqueId::by(api)?.0 } else { [0; 128] };
         let shown = control.all_gather(&mine)?;
         let id = shown.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
         let id = id.ok_or_else(|| Error::System("rank 0 sent no NCCL unique id".into()))?;
-        let together = presence.most_on_one_gpu;
         let limited = together > 1 && !queue.machine().seeded(23);
         let blocks = limited.then(|| (BLOCKS / together).max(1));
         let mut comm = NcclComm::make_by(api, queue, (rank, size), (UniqueId(id), blocks), deadline)?;

@@ -43,6 +43,15 @@ impl Control for &Communicator {
     }
 }
 
+/// A communicator of the same ranks, for what they say beside a group's calls.
+pub(crate) fn again(comm: &Communicator) -> Result<Communicator> {
+    comm.split(Some(0), comm.rank().0)?.ok_or_else(|| {
+        Error::System(
+            "the communicator of the GPUs could not be split from the CPU's: this rank got none".into(),
+        )
+    })
+}
+
 /// The error that names the rank to blame, if `error` names none: NCCL reports that some rank is late or lost without naming the rank, and
 /// the ranks' communicator knows it. Every rank that got such an error calls this.
 pub fn culprit(comm: &Communicator, error: Error) -> Error {

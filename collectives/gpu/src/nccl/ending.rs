@@ -3,8 +3,10 @@
 use super::api::{Api, Config, IN_PROGRESS, RawComm, SUCCESS};
 use super::aside::{Sent, aside};
 use super::comm::{NcclComm, Region, blocking};
+use super::control::{ComparedCalls, Control};
 use super::deadline::until;
 use crate::{Error, Rank, Result};
+use allfold_cuda::Queue;
 use std::ffi::c_int;
 use std::time::Duration;
 
@@ -19,12 +21,28 @@ impl NcclComm {
     /// # Errors
     /// The deadline passes, or NCCL fails.
     pub fn split(&mut self, color: i32, key: i32) -> Result<Option<NcclComm>> {
+        let queue = self.queue.clone();
+        self.split_to(&queue, (color, key), None)
+    }
+
+    /// [`NcclComm::split`] with the queue of the new communicator, on this one's device, and the channel by which its ranks compare calls.
+    pub(crate) fn split_to(
+        &mut self,
+        queue: &Queue,
+        (color, key): (i32, i32),
+        control: Option<Box<dyn Control>>,
+    ) -> Result<Option<NcclComm>> {
         self.enter(None, || "split()".into())?;
         let color = color.max(NO_COLOR);
-        self.child("split", color != NO_COLOR, move |api, parent, place, config| {
+        let made = self.child("split", queue, color != NO_COLOR, move |api, parent, place, config| {
             // SAFETY: the communicator is live; the place for the handle and the settings live during the call.
             unsafe { (api.split)(parent, color, key, place, config) }
-        })
+        })?;
+        Ok(made.map(|mut child| {
+            child.calls =
+                control.map_or_else(ComparedCalls::default, |control| ComparedCalls::through(control, false));
+            child
+        }))
     }
 
     /// A communicator without the ranks `without`, made by the remaining ranks after these have failed. Work in flight is ended. Ranks
@@ -55,7 +73,8 @@ impl NcclComm {
         let mut gone: Vec<c_int> = without.iter().map(|rank| rank.0 as c_int).collect();
         gone.sort_unstable();
         gone.dedup();
-        let child = self.child("shrink", true, move |_, parent, place, config| {
+        let queue = self.queue.clone();
+        let child = self.child("shrink", &queue, true, move |_, parent, place, config| {
             // SAFETY: the communicator is live, the list has as many ranks as its length and NCCL may sort it; the place for the handle
             // and the settings live during the call.
             unsafe { shrink(parent, gone.as_mut_ptr(), gone.len() as c_int, place, config, SHRINK_ABORT) }
@@ -70,6 +89,7 @@ impl NcclComm {
     fn child(
         &mut self,
         what: &'static str,
+        queue: &Queue,
         wanted: bool,
         make: impl FnOnce(&Api, RawComm, *mut RawComm, *mut Config) -> c_int + Send + 'static,
     ) -> Result<Option<NcclComm>> {
@@ -95,7 +115,7 @@ impl NcclComm {
             return Err(self.late(what));
         }
         let at = (self.rank, self.size);
-        let mut child = NcclComm::held(self.api, place.get(), self.queue.clone(), at, self.deadline)?;
+        let mut child = NcclComm::held(self.api, place.get(), queue.clone(), at, self.deadline)?;
         child.blocks = self.blocks;
         child.made(what, IN_PROGRESS).map(Some)
     }
@@ -142,7 +162,7 @@ impl NcclComm {
 }
 
 /// Aborts a communicator on a separate thread: kernels and calls within NCCL end immediately. Returns whether the abort ended in time.
-fn abort(api: &'static Api, raw: Sent<RawComm>, queue: allfold_cuda::Queue, deadline: Duration) -> bool {
+fn abort(api: &'static Api, raw: Sent<RawComm>, queue: Queue, deadline: Duration) -> bool {
     let body = move || {
         // The error is ignored because an abort needs no device: the loss of the device must not prevent it.
         let _ = (api.native)(&queue);

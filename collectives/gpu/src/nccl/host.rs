@@ -4,7 +4,7 @@ use allfold_base::fnv1a;
 
 /// The identity of this host, as NCCL tells hosts apart: by the variable `NCCL_HOSTID` where it is set, otherwise by the kernel's boot
 /// id; zeros if there is none.
-pub(super) fn host() -> [u8; 16] {
+pub(crate) fn host() -> [u8; 16] {
     if let Some(name) = std::env::var_os("NCCL_HOSTID").filter(|name| !name.is_empty()) {
         return (u128::from(fnv1a(name.as_encoded_bytes())) << 1 | 1).to_le_bytes();
     }

@@ -43,11 +43,15 @@ mod tests;
 pub use any::{NcclCall, has};
 pub use api::version;
 pub use comm::{NcclComm, UniqueId};
+pub(crate) use control::again;
 pub use control::{Alone, Control, culprit};
 pub(crate) use deadline::until;
+pub(crate) use host::host;
 pub use issue::OUTSTANDING;
 pub(crate) use presence::NcclLibrary;
 pub use registered::{CommBuffer, Registration};
 pub use scheduled::run_scheduled;
 #[cfg(any(test, feature = "testing"))]
-pub use standin::{PeerLoss, ProcessFault, StandIn, across_processes, stand_in};
+pub use standin::{
+    NcclCommunicators, PeerLoss, ProcessFault, StandIn, across_processes, communicators, stand_in,
+};

@@ -30,9 +30,9 @@ pub(crate) struct Presence {
     /// The first two ranks that share a GPU.
     pub on_one_gpu: Option<(Rank, Rank)>,
     /// The largest number of ranks on one GPU.
-    pub most_on_one_gpu: u32,
+    most_on_one_gpu: u32,
     /// Whether NCCL allows ranks to share a GPU, on every rank.
-    pub may_share: bool,
+    may_share: bool,
 }
 
 impl NcclLibrary {
@@ -95,8 +95,32 @@ impl NcclLibrary {
         Ok(Presence { lacks: lacks.or(unlike), on_one_gpu, most_on_one_gpu, may_share })
     }
 
+    /// The library's functions and the most ranks on one GPU, if all ranks may join. Ranks exchange which library and GPU each has: no rank
+    /// may wait for a rank without NCCL, or for two ranks on one GPU.
+    ///
+    /// # Errors
+    /// Why the ranks cannot join; the error of the channel.
+    pub(super) fn admitted(
+        &self,
+        queue: &Queue,
+        size: u32,
+        control: &mut dyn Control,
+    ) -> Result<(&'static Api, u32)> {
+        let presence = self.ask(queue, true, control)?;
+        if let (Some(why), 2..) = (presence.lacks, size) {
+            // A rank without NCCL says why. All ranks end alike, whichever of them is seen first.
+            let own = self.api.as_ref().err().map(ToString::to_string);
+            return Err(Error::Argument(own.unwrap_or(why)));
+        }
+        let api = self.api.clone()?;
+        match (presence.on_one_gpu, presence.may_share) {
+            (Some(pair), false) => Err(self.refuses(pair)),
+            _ => Ok((api, presence.most_on_one_gpu)),
+        }
+    }
+
     /// The error that two ranks cannot share a GPU, with possible remedies.
-    pub fn refuses(&self, (a, b): (Rank, Rank)) -> Error {
+    fn refuses(&self, (a, b): (Rank, Rank)) -> Error {
         let (major, minor, patch) = self.version;
         let shown = std::env::var("CUDA_VISIBLE_DEVICES").map_or(String::new(), |all| {
             format!(" of its own (CUDA_VISIBLE_DEVICES is \"{}\" here)", all.escape_debug())

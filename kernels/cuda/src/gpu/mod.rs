@@ -4,18 +4,20 @@
 //! Gpu --- contexts   the devices' contexts, opened when a device is first used; which devices reach each other
 //!      |- modules    kernels, compiled and loaded once for the process
 //!      |- staging    small copies from the host, without a wait
+//!      |- ipc        memory and events of several processes
 //!      \- numbered   streams, events and graphs by number
 //! ```
 //!
 //! Every call enters the context that it needs: the driver keeps one current context per thread, and any thread may call.
 
 mod contexts;
+mod ipc;
 mod modules;
 mod numbered;
 mod staging;
 
 use super::error::driver;
-use super::machine::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Launch, THREADS};
+use super::machine::{CudaEvent, CudaGraph, CudaMachine, CudaStream, IpcHandle, Launch, THREADS};
 use super::{Error, ProbedDevice, Result, probe};
 use contexts::Contexts;
 use cudarc::driver::{result, sys};
@@ -224,6 +226,27 @@ impl CudaMachine for Gpu {
             // returned by the next call that waits for this work.
             let _ = unsafe { result::free_sync(address) };
         }
+    }
+
+    fn share_memory(&self, device: usize, address: u64) -> Result<IpcHandle> {
+        self.memory_handle(device, address)
+    }
+
+    fn open_memory(&self, device: usize, handle: &IpcHandle) -> Result<u64> {
+        self.memory_of(device, handle)
+    }
+
+    unsafe fn close_memory(&self, device: usize, address: u64) {
+        // SAFETY: the caller meets the conditions of the [`CudaMachine`] method. An error here belongs to earlier work.
+        self.destroy(device, || unsafe { sys::cuIpcCloseMemHandle(address) }.result());
+    }
+
+    fn share_event(&self, device: usize) -> Result<(CudaEvent, IpcHandle)> {
+        self.event_handle(device)
+    }
+
+    fn open_event(&self, device: usize, handle: &IpcHandle) -> Result<CudaEvent> {
+        self.event_of(device, handle)
     }
 
     fn pin(&self, device: usize, bytes: usize) -> Result<u64> {

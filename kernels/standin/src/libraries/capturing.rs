@@ -95,7 +95,8 @@ impl World {
                 Recorded::Captured(id, capture.members.get(&stream).cloned().unwrap_or_default())
             }
             None => {
-                let ticket = Arc::new(Ticket::default());
+                let shared = self.event(event, "cuEventRecord")?.shared.clone();
+                let ticket = Ticket::of(shared.map(|file| (file.clone(), file.record())));
                 self.give(stream, "cuEventRecord", Task::Record(ticket.clone()))?;
                 Recorded::At(ticket)
             }
@@ -106,10 +107,13 @@ impl World {
 
     /// Makes a stream wait for an event; the stream joins a capture if the event is captured.
     pub fn wait(&mut self, stream: u64, event: u64) -> Result<(), Code> {
-        let last = match &self.event(event, "cuStreamWaitEvent")?.last {
-            Recorded::Never => Recorded::Never,
-            Recorded::At(ticket) => Recorded::At(ticket.clone()),
-            Recorded::Captured(id, clock) => Recorded::Captured(*id, clock.clone()),
+        let found = self.event(event, "cuStreamWaitEvent")?;
+        let last = match (&found.last, &found.shared) {
+            (Recorded::Captured(id, clock), _) => Recorded::Captured(*id, clock.clone()),
+            // The last recording may be another process's.
+            (_, Some(file)) => Recorded::At(Ticket::of(Some((file.clone(), file.recorded())))),
+            (Recorded::At(ticket), None) => Recorded::At(ticket.clone()),
+            (Recorded::Never, None) => Recorded::Never,
         };
         let capture = self.own(stream, "cuStreamWaitEvent")?.capture;
         match (last, capture) {

@@ -2,6 +2,7 @@
 
 use super::device::put;
 use super::entry::entries;
+use super::shared_file::SharedFile;
 use super::task::Ticket;
 use super::world::{CudaEvent, Recorded, World, here};
 use cudarc::driver::sys::CUresult as Code;
@@ -10,6 +11,8 @@ use std::sync::Arc;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: c_uint = 4;
 
 /// The ticket of an event's last recording; `None` if the event was never recorded.
 fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>>, Code> {
@@ -21,16 +24,23 @@ fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>
 }
 
 entries! {
-    cuEventCreate(place: *mut u64, flags: c_uint) "of the current context" {
+    cuEventCreate(place: *mut u64, flags: c_uint) "of the current context; one for other processes has no time" {
         let mut here = here();
         let context = here.current()?;
-        let handle = here.handle();
-        here.events.insert(handle, CudaEvent { context, timed: flags & DISABLE_TIMING == 0, last: Recorded::Never });
+        let (handle, timed) = (here.handle(), flags & DISABLE_TIMING == 0);
+        let shared = match flags & INTERPROCESS != 0 {
+            true if timed => return Err(Code::CUDA_ERROR_INVALID_VALUE),
+            true => Some(SharedFile::new(0, here.device_of(context))?),
+            false => None,
+        };
+        here.events.insert(handle, CudaEvent { context, timed, last: Recorded::Never, shared });
         put(place, handle)
     }
     cuEventDestroy_v2(event: u64) "returns at once; streams that already wait for the event still do" {
         let mut here = here();
-        here.event(event, "cuEventDestroy")?;
+        if here.event(event, "cuEventDestroy")?.shared.as_ref().is_some_and(|file| file.is_open()) {
+            here.violates("cuEventDestroy: another process has the event open".into());
+        }
         here.events.remove(&event);
         Ok(())
     }

@@ -26,18 +26,25 @@ fn allocate(here: &mut World, device: usize, bytes: usize) -> Result<u64, Code> 
     range::open(next, bytes, true, false);
     // SAFETY: the pages were just opened, and no other code has their addresses.
     unsafe { std::ptr::write_bytes(next as *mut u8, FRESH, bytes as usize) };
-    here.memory.insert(next, Allocation { device, bytes });
+    here.memory.insert(next, Allocation { device, bytes, shared: None, opened: false });
     here.parts[device] = (next + bytes.next_multiple_of(range::PAGE), used + bytes);
     Ok(next)
 }
 
 fn free(here: &mut World, address: u64, pinned: bool, call: &str) -> Result<(), Code> {
     let host = here.options.devices;
-    match here.memory.get(&address).map(|one| ((one.device == host) == pinned, one.device, one.bytes)) {
-        Some((true, device, bytes)) => {
+    let owned = |one: &&Allocation| (one.device == host) == pinned && !one.opened;
+    match here.memory.get(&address).filter(owned).map(|one| (one.device, one.bytes, one.shared.clone())) {
+        Some((device, bytes, shared)) => {
             here.memory.remove(&address);
             here.parts[device].1 -= bytes;
-            range::open(address, bytes, false, true);
+            if shared.as_ref().is_some_and(|file| file.is_open()) {
+                here.violates(format!("{call}: another process has the memory at {address:#x} open"));
+            }
+            match shared {
+                Some(_) => range::unmap_within(address, bytes),
+                None => range::open(address, bytes, false, true),
+            }
             Ok(())
         }
         _ => {

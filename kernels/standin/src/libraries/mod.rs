@@ -4,10 +4,11 @@
 //! ```text
 //! Gpu -> cudarc -> dlopen("libcuda.so.1")
 //!                    |  library.rs   compiles and loads this library, which jumps into the tables below
-//!                    |  device.rs memory.rs stream.rs event.rs module.rs graph.rs     one function and its rule per entry
+//!                    |  device.rs memory.rs stream.rs event.rs ipc.rs module.rs graph.rs     one function and its rule per entry
 //!                    |  world.rs     the driver's objects: contexts, streams, events, modules, graphs, memory
 //!                    |  capture.rs capturing.rs   captures, and the rules for streams that join and leave them
 //!                    |  work.rs      a thread per stream runs tasks (task.rs), and kernels by the shim, after seeded delays
+//!                    |  shared_file.rs  memory and events of several processes
 //!                    |  range.rs     device memory, page by page: accesses that a kernel must not make are detected
 //! compile.rs -> dlopen("libnvrtc.so.13")   nvrtc.rs
 //! vendor     -> dlopen("libcublasLt.so.13"), dlopen("libcudnn.so.9")   blas.rs dnn.rs
@@ -33,6 +34,7 @@ mod event;
 mod foreign;
 mod graph;
 mod install;
+mod ipc;
 mod library;
 mod memory;
 mod module;
@@ -40,6 +42,7 @@ mod nvrtc;
 mod nvtx;
 mod options;
 mod range;
+mod shared_file;
 mod stream;
 mod tables;
 mod task;

@@ -17,6 +17,8 @@ pub struct StandinOptions {
     pub taken: &'static [usize],
     /// Whether the GPUs support peer access to each other's memory.
     pub peers: bool,
+    /// Whether processes of this host can share memory and events of the GPUs.
+    pub ipc: bool,
     /// The memory of each GPU in bytes.
     pub memory: u64,
     /// The installed NVRTC; `None` if there is none.
@@ -47,6 +49,7 @@ impl Default for StandinOptions {
             arch: 90,
             taken: &[],
             peers: true,
+            ipc: true,
             memory: 8 << 30,
             nvrtc: Some(Nvrtc::default()),
             products: None,

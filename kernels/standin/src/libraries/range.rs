@@ -4,9 +4,13 @@
 //! in kernels too.
 
 use allfold_cuda::{Error, Result};
+use cudarc::driver::sys::CUresult as Code;
 use libloading::os::unix::Library;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
+};
 use std::ffi::c_void;
+use std::fs::File;
 use std::sync::OnceLock;
 
 /// The address space of each part in bytes.
@@ -74,6 +78,29 @@ pub(super) fn open(address: u64, bytes: u64, open: bool, gone: bool) {
         }
         let _ = mprotect(at, bytes, rights);
     }
+}
+
+/// Maps a part of a file, over pages of the range or anywhere, and returns its address.
+pub(super) fn map(at: Option<u64>, bytes: u64, file: &File, from: u64) -> std::result::Result<u64, Code> {
+    let flags = if at.is_some() { MapFlags::SHARED | MapFlags::FIXED } else { MapFlags::SHARED };
+    let (place, bytes) = (at.unwrap_or_default() as *mut c_void, bytes.next_multiple_of(PAGE) as usize);
+    // SAFETY: pages of the range that hold one allocation, or new ones.
+    let mapped = unsafe { mmap(place, bytes, ProtFlags::READ | ProtFlags::WRITE, flags, file, from) };
+    mapped.map(|address| address as u64).map_err(|_| Code::CUDA_ERROR_OUT_OF_MEMORY)
+}
+
+/// Ends a mapping that lies anywhere.
+pub(super) fn unmap(address: u64, bytes: u64) {
+    // SAFETY: the pages are those of one mapping, which no code uses any more.
+    let _ = unsafe { munmap(address as *mut c_void, bytes as usize) };
+}
+
+/// Ends a mapping over pages of the range, which then cannot be accessed.
+pub(super) fn unmap_within(address: u64, bytes: u64) {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+    let (at, bytes) = (address as *mut c_void, bytes.next_multiple_of(PAGE) as usize);
+    // SAFETY: pages of the range that hold one allocation, which no code uses any more.
+    let _ = unsafe { mmap_anonymous(at, bytes, ProtFlags::empty(), flags) };
 }
 
 /// Runs a kernel; returns its result, the addresses of first accesses to closed pages (at most 64), and the number of such pages.

@@ -1,5 +1,6 @@
 //! The tasks of streams.
 
+use super::shared_file::SharedFile;
 use crate::shim::Poll;
 use allfold_base::lock;
 use std::collections::BTreeSet;
@@ -13,11 +14,23 @@ use std::time::Instant;
 pub(super) struct Ticket {
     done: AtomicBool,
     time: OnceLock<Instant>,
+    /// For an event of several processes: what they know of it, and the number of the recording.
+    shared: Option<(Arc<SharedFile>, u64)>,
 }
 
 impl Ticket {
+    pub fn of(shared: Option<(Arc<SharedFile>, u64)>) -> Arc<Ticket> {
+        Arc::new(Ticket { shared, ..Ticket::default() })
+    }
+
+    /// Whether another process may reach it, which wakes no thread of this one.
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     pub fn is_done(&self) -> bool {
-        self.done.load(Ordering::Acquire)
+        let elsewhere = |(file, nth): &(Arc<SharedFile>, u64)| file.has_happened(*nth);
+        self.done.load(Ordering::Acquire) || self.shared.as_ref().is_some_and(elsewhere)
     }
 
     pub fn time(&self) -> Option<Instant> {
@@ -27,6 +40,9 @@ impl Ticket {
     pub fn punch(&self) {
         let _ = self.time.set(Instant::now());
         self.done.store(true, Ordering::Release);
+        if let Some((file, nth)) = &self.shared {
+            file.happens(*nth);
+        }
     }
 }
 

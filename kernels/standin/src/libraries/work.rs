@@ -8,7 +8,7 @@ use allfold_base::lock;
 use allfold_cuda::Error;
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Queues on a stream, by its native handle, a kernel that spins until all members of a gate have arrived.
@@ -23,6 +23,14 @@ pub fn standin_spin(stream: u64, gate: &Arc<Gate>) {
 /// Held while a task runs, one at a time: the shim's fibres and the page protection of device memory are global.
 static ENGINE: Mutex<()> = Mutex::new(());
 
+/// Waits until no task runs, and lets none run as long as the answer lives.
+pub(super) fn engine() -> MutexGuard<'static, ()> {
+    lock(&ENGINE)
+}
+
+/// The time after which a stream that waits for another process looks again.
+const POLL: Duration = Duration::from_micros(50);
+
 /// Starts the thread of a stream.
 pub(super) fn begin(stream: u64, seed: u64) {
     std::thread::spawn(move || serve(stream, seed ^ stream));
@@ -33,14 +41,17 @@ fn serve(id: u64, mut draw: u64) {
     loop {
         let Some(stream) = world.streams.get(&id) else { return };
         let (context, wake) = (stream.context, stream.wake.clone());
-        let mut opened = false;
+        let (mut opened, mut longest) = (false, None);
         let runs = match stream.queue.front() {
             None if stream.dead => {
                 world.streams.remove(&id);
                 return world.wake();
             }
             None => false,
-            Some(Task::Wait(ticket)) => ticket.is_done(),
+            Some(Task::Wait(ticket)) => {
+                longest = ticket.is_shared().then_some(POLL);
+                ticket.is_done()
+            }
             Some(Task::Spin(gate)) => {
                 let (open, last) = gate.arrive(id);
                 opened = last;
@@ -52,7 +63,7 @@ fn serve(id: u64, mut draw: u64) {
             world.wake();
         }
         if !runs {
-            world = world.sleep(&wake);
+            world = world.sleep(&wake, longest);
             continue;
         }
         let failed = world.contexts.get(&context).is_none_or(|context| context.failed.is_some());
@@ -118,7 +129,7 @@ fn wait(ranges: &[(u64, u64)], begin: &dyn Fn() -> Poll) -> Result<(), Code> {
     let mut poll = begin();
     loop {
         match poll() {
-            Progress::Busy => std::thread::sleep(Duration::from_micros(50)),
+            Progress::Busy => std::thread::sleep(POLL),
             Progress::Done => return Ok(()),
             Progress::Failed(what) => {
                 here().violates(what);
@@ -132,7 +143,7 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
     if let Task::Waiting(ranges, begin) = task {
         return wait(ranges, &**begin);
     }
-    let engine = lock(&ENGINE);
+    let engine = engine();
     let done = match task {
         Task::Copy { into, from, bytes } => touch(&[(*into, *bytes), (*from, *bytes)]).map(|()| {
             // SAFETY: memory inside the range was just seen to be allocated; the driver's caller guarantees other host memory.

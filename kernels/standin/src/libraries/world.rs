@@ -3,6 +3,7 @@
 use super::capture::{Capture, Clock};
 use super::options::StandinOptions;
 use super::range;
+use super::shared_file::SharedFile;
 use super::task::{Task, Ticket};
 use allfold_base::lock;
 use allfold_cuda::{Error, Result};
@@ -10,7 +11,7 @@ use cudarc::driver::sys::CUresult as Code;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A device's primary context.
 pub(super) struct Context {
@@ -48,6 +49,8 @@ pub(super) struct CudaEvent {
     /// Whether the event has a time.
     pub timed: bool,
     pub last: Recorded,
+    /// What other processes know of the event, if it is for them or theirs.
+    pub shared: Option<Arc<SharedFile>>,
 }
 
 pub(super) struct Module {
@@ -66,6 +69,10 @@ pub(super) struct Allocation {
     /// The device of the allocation; the number of devices for pinned host memory.
     pub device: usize,
     pub bytes: u64,
+    /// The file that holds the memory, if other processes may open it or have made it.
+    pub shared: Option<Arc<SharedFile>>,
+    /// Whether another process has made it.
+    pub opened: bool,
 }
 
 /// The whole state of the stand-in driver.
@@ -120,9 +127,12 @@ pub(super) fn here() -> Here {
 }
 
 impl Here {
-    /// Releases the lock and waits on a stream's condition until it is notified.
-    pub fn sleep(self, on: &Condvar) -> Here {
-        Here(on.wait(self.0).unwrap_or_else(PoisonError::into_inner))
+    /// Releases the lock and waits on a stream's condition until it is notified, or so long.
+    pub fn sleep(self, on: &Condvar, longest: Option<Duration>) -> Here {
+        Here(match longest {
+            None => on.wait(self.0).unwrap_or_else(PoisonError::into_inner),
+            Some(time) => on.wait_timeout(self.0, time).unwrap_or_else(PoisonError::into_inner).0,
+        })
     }
 
     /// Waits until `so` is true; a wait longer than the limit is a violation.

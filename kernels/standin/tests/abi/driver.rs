@@ -40,6 +40,11 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
         cuMemcpyHtoDAsync_v2(_, _, _, _),
         cuMemcpyDtoHAsync_v2(_, _, _, _),
         cuMemsetD8Async(_, _, _, _),
+        cuIpcGetMemHandle(_, _),
+        cuIpcOpenMemHandle_v2(_, _, _),
+        cuIpcCloseMemHandle(_),
+        cuIpcGetEventHandle(_, _),
+        cuIpcOpenEventHandle(_, _),
     );
     functions!(
         all,
@@ -96,6 +101,8 @@ fn enumerators(all: &mut Assertions) {
         CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
         CUevent_flags::CU_EVENT_DEFAULT,
         CUevent_flags::CU_EVENT_DISABLE_TIMING,
+        CUevent_flags::CU_EVENT_INTERPROCESS,
+        CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
         CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
     );
 }

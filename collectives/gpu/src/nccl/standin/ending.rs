@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn abort(comm: RawComm) -> Answer {
         return SUCCESS;
     }
     let Some(comm) = find(comm) else { return INVALID_ARGUMENT };
-    comm.aborted.store(true, Ordering::Release);
+    comm.family.abort(true);
     comm.leave();
     let reclaim = move || {
         comm.until(|| quiet(&comm));

@@ -118,14 +118,21 @@ pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     let Some((machine, at)) = stream(handle) else { return INVALID_ARGUMENT };
     let accesses = ops.iter().flat_map(|op| op.accesses(comm)).filter(|access| access.bytes > 0).collect();
     let (of, ops) = (comm.clone(), Arc::<[Op]>::from(ops));
+    // The kernels of a graph are ordered by the graph.
+    let turn = if machine.captures(at).unwrap_or(false) { None } else { Some(comm.family.issue()) };
     let start = move |replayed: bool| {
         if replayed {
             of.outstanding.fetch_add(1, Ordering::AcqRel);
         }
-        let (comm, mut pending) = (of.clone(), enter(&of, &ops, replayed));
+        let (comm, ops, mut pending) = (of.clone(), ops.clone(), None);
         let poll = move || {
-            let progress = go_on(&comm, &mut pending);
+            if !comm.is_aborted() && turn.is_some_and(|turn| !comm.family.is_next(turn)) {
+                return Progress::Busy;
+            }
+            let pending = pending.get_or_insert_with(|| enter(&comm, &ops, replayed));
+            let progress = go_on(&comm, pending);
             if progress != Progress::Busy {
+                turn.into_iter().for_each(|turn| comm.family.end(turn));
                 comm.outstanding.fetch_sub(1, Ordering::AcqRel);
             }
             progress
@@ -143,6 +150,7 @@ pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     if given.is_err() || Arc::strong_count(&comm.graphs) > held {
         // No kernel runs: the stream refused it, or recorded it in a capture, which retains the communicator.
         comm.outstanding.fetch_sub(1, Ordering::AcqRel);
+        turn.into_iter().for_each(|turn| comm.family.end(turn));
     }
     if given.is_ok() { SUCCESS } else { UNHANDLED_CUDA }
 }

@@ -2,6 +2,7 @@
 
 use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
 use super::super::host::host;
+use super::family::{Family, count};
 use super::options::{options, spans_processes};
 use super::traffic::Event;
 use super::wire::{self, Wire};
@@ -60,9 +61,11 @@ pub(super) unsafe extern "C" fn init(
         },
     };
     // SAFETY: the caller promises that the settings live during the call.
-    let (blocking, blocks) = unsafe { ((*config).blocking != 0, (*config).max_ctas) };
+    let (blocking, blocks, share) =
+        unsafe { ((*config).blocking != 0, (*config).max_ctas, (*config).split_share) };
     let blocks = u32::try_from(blocks).unwrap_or(UNLIMITED);
-    let comm = Comm::register(&group, rank as usize, blocking, place);
+    count(&place.machine, |made| made.joined += 1);
+    let comm = Comm::register(&group, rank as usize, blocking, place, (Arc::default(), shares(share)));
     // SAFETY: the caller promises a place for a handle. NCCL stores the handle before it waits for the other ranks.
     unsafe { publish(out, comm.raw()) };
     let joining = comm.clone();
@@ -71,6 +74,12 @@ pub(super) unsafe extern "C" fn init(
         lock(&JOINING).remove(&number);
         answer
     })
+}
+
+/// Whether communicators that are split off share resources, by the setting of their parent and the variable that overrides it.
+fn shares(setting: c_int) -> bool {
+    let variable = std::env::var("NCCL_COMM_SPLIT_SHARE_RESOURCES").ok();
+    variable.and_then(|text| text.parse().ok()).unwrap_or(setting) == 1
 }
 
 /// Waits until all ranks of a communicator have joined. Where blocks of ranks on one GPU cannot run at the same time, NCCL's kernels wait
@@ -112,6 +121,7 @@ fn child(
     parent: &Arc<Comm>,
     out: *mut RawComm,
     config: *mut Config,
+    family: Arc<Family>,
     place: impl FnOnce(&Comm) -> Result<Option<(Arc<Group>, usize)>, Answer> + Send + 'static,
 ) -> Answer {
     // SAFETY: `config` is null or points to settings that live during the call.
@@ -124,7 +134,7 @@ fn child(
         Err(answer) => answer,
         Ok(None) => SUCCESS,
         Ok(Some((group, rank))) => {
-            let comm = Comm::register(&group, rank, blocking, of.place());
+            let comm = Comm::register(&group, rank, blocking, of.place(), (family, of.shares));
             // The child does not have its parent's limit (`init.cc`).
             let answer = join(&comm, u32::try_from(blocks).unwrap_or(UNLIMITED));
             comm.state.store(answer, Ordering::Release);
@@ -148,7 +158,14 @@ pub(super) unsafe extern "C" fn split(
 ) -> Answer {
     on(comm, |parent| {
         let nth = parent.splits.fetch_add(1, Ordering::Relaxed);
-        child(&parent, out, config, move |parent| {
+        let family = if parent.shares { parent.family.clone() } else { Arc::default() };
+        if color >= 0 {
+            count(parent.device().0, |made| match parent.shares {
+                true => made.shared += 1,
+                false => made.separate += 1,
+            });
+        }
+        child(&parent, out, config, family, move |parent| {
             parent.group.tell(parent.rank, Event::Splits(nth, color, key));
             let size = parent.group.size;
             parent.await_all(|state| {
@@ -181,9 +198,9 @@ pub(super) unsafe extern "C" fn shrink(
     let Some(parent) = super::world::find(comm) else { return INVALID_ARGUMENT };
     if flags & ABORT != 0 {
         // Running kernels are ended by the abort flag, which is then cleared.
-        parent.aborted.store(true, Ordering::Release);
+        parent.family.abort(true);
         parent.until(|| parent.outstanding.load(Ordering::Acquire) == 0);
-        parent.aborted.store(false, Ordering::Release);
+        parent.family.abort(false);
     }
     // SAFETY: the list has `n` ranks by the caller's contract, and the caller lets NCCL sort it.
     let without = unsafe { std::slice::from_raw_parts_mut(without, n as usize) };
@@ -193,7 +210,7 @@ pub(super) unsafe extern "C" fn shrink(
     }
     let gone: Vec<usize> = without.iter().map(|rank| *rank as usize).collect();
     on(comm, |parent| {
-        child(&parent, out, config, move |parent| {
+        child(&parent, out, config, Arc::default(), move |parent| {
             let left: Vec<usize> = (0..parent.group.size).filter(|rank| !gone.contains(rank)).collect();
             let place = left.iter().position(|rank| *rank == parent.rank).ok_or(INVALID_ARGUMENT)?;
             let name = format!("shrink {gone:?}");

@@ -6,6 +6,7 @@
 //! world      handles, ranks of a communicator, their common state
 //! wire       what ranks that are processes tell each other, over sockets of this host
 //! making     init, split, shrink              ending   finalize, destroy, abort
+//! family     communicators that share resources: their kernels run in the order of their calls
 //! buffers    memory of NCCL, registered buffers and windows
 //! group      calls until the outermost end    calls    the collectives, by their names
 //! traffic    what ranks contribute to collectives and messages
@@ -19,6 +20,7 @@
 mod buffers;
 mod calls;
 mod ending;
+mod family;
 mod group;
 mod kernel;
 mod making;
@@ -28,6 +30,7 @@ mod wire;
 mod world;
 
 pub(super) use calls::table;
+pub use family::{NcclCommunicators, communicators};
 pub(super) use options::options;
 pub(super) use options::spans_processes;
 pub use options::{PeerLoss, ProcessFault, StandIn, across_processes, stand_in};

@@ -1,6 +1,7 @@
 //! Handles and communicators of the NCCL stand-in, and the common state of the ranks of a communicator.
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
+use super::family::Family;
 use super::options::StandIn;
 use super::traffic::{Event, Gathering, Link};
 use super::wire::Wire;
@@ -21,8 +22,10 @@ pub(super) struct Comm {
     pub blocking: bool,
     /// The result of `ncclCommGetAsyncError`.
     pub state: AtomicI32,
-    /// The abort flag, which ends kernels and waiting calls.
-    pub aborted: AtomicBool,
+    /// The communicators with which it shares resources.
+    pub family: Arc<Family>,
+    /// Whether communicators that are split off share them too.
+    pub shares: bool,
     pub finalized: AtomicBool,
     /// A reference count that captured graphs share.
     pub graphs: Arc<()>,
@@ -124,7 +127,7 @@ pub(super) fn find(raw: RawComm) -> Option<Arc<Comm>> {
 #[cfg(test)]
 pub(in super::super) fn die(raw: RawComm) {
     if let Some(comm) = find(raw) {
-        comm.aborted.store(true, Ordering::Release);
+        comm.family.abort(true);
         comm.leave();
         comm.forget();
     }
@@ -208,7 +211,13 @@ impl Group {
 
 impl Comm {
     /// Makes a communicator and registers its handle; the communicator is in progress until all its ranks have joined.
-    pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Region) -> Arc<Comm> {
+    pub fn register(
+        group: &Arc<Group>,
+        rank: usize,
+        blocking: bool,
+        place: Region,
+        (family, shares): (Arc<Family>, bool),
+    ) -> Arc<Comm> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0x1000);
         let comm = Arc::new(Comm {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -216,7 +225,8 @@ impl Comm {
             rank,
             blocking,
             state: AtomicI32::new(IN_PROGRESS),
-            aborted: AtomicBool::new(false),
+            family,
+            shares,
             finalized: AtomicBool::new(false),
             graphs: Arc::new(()),
             outstanding: AtomicUsize::new(0),
@@ -247,7 +257,7 @@ impl Comm {
     }
 
     pub fn is_aborted(&self) -> bool {
-        self.aborted.load(Ordering::Acquire)
+        self.family.is_aborted()
     }
 
     /// The result of `ncclCommEnsureReady`.
