@@ -27,7 +27,9 @@ pub(super) fn read(
     framework: Framework,
 ) -> Result<Layout, Unusable> {
     let silent = |what: &str| Unusable::Silent(format!("{what} not stated"));
-    let gpus = row.count("gpus")?.ok_or_else(|| silent("number of GPUs"))?;
+    let of_nodes = row.count("nodes")?.zip(row.count("gpus_per_node")?);
+    let gpus = row.count("gpus")?.or(of_nodes.and_then(|(nodes, each)| nodes.checked_mul(each)));
+    let gpus = gpus.ok_or_else(|| silent("number of GPUs"))?;
     let sequence = row.count("sequence_length")?.ok_or_else(|| silent("sequence length"))?;
     let size = |key: &str| row.count(key).map(|size| size.unwrap_or(1));
     let (tensor, pipeline, context, expert) = (size("tp")?, size("pp")?, size("cp")?, size("ep")?);

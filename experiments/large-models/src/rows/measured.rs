@@ -3,6 +3,7 @@
 //! ```text
 //! seconds       as they are
 //! tokens/s      of a GPU: global batch x length / (tokens/s x GPUs)
+//! tokens/s      of the job: global batch x length / (tokens/s)
 //! samples/s     of the job: global batch / (samples/s)
 //! TFLOP/s       of a GPU: FLOP of a step, as the source counts them / (TFLOP/s x GPUs)
 //! ```
@@ -27,6 +28,7 @@ pub(super) fn seconds(
     let stated = [
         ("seconds_per_step", measured.positive("seconds_per_step")?),
         ("tokens_per_s_per_gpu", measured.positive("tokens_per_s_per_gpu")?.map(|rate| tokens / rate / gpus)),
+        ("tokens_per_s", measured.positive("tokens_per_s")?.map(|rate| tokens / rate)),
         ("samples_per_s", measured.positive("samples_per_s")?.map(|rate| batch / rate)),
     ];
     let tflops = measured.positive("tflops_per_gpu")?;

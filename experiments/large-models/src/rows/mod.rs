@@ -16,6 +16,7 @@ mod fields;
 mod layout;
 mod machine;
 mod measured;
+mod names;
 mod recipe;
 mod shapes;
 #[cfg(test)]
@@ -86,11 +87,18 @@ pub struct RowsFile {
     pub left_out: Vec<LeftOutRow>,
 }
 
-/// Whether a text has rows of training speed in this schema: it describes a model by an object, or one GPU and its rows by layout.
+/// Whether a text has rows of training speed: it describes a model by an object, or one GPU and its system, or its rows have lengths of
+/// sequences.
 pub fn is_rows(text: &str) -> bool {
-    let Ok(Value::Object(file)) = serde_json::from_str(text) else { return false };
-    let described = file.get("model").is_some_and(|model| !model.is_string());
-    file.get("rows").is_some() && (described || file.contains_key("system") && file.contains_key("gpu"))
+    let Ok(value) = serde_json::from_str::<Value>(text) else { return false };
+    let described = value.get("model").is_some_and(|model| !model.is_string());
+    let Value::Object(file) = names::usual(value) else { return false };
+    let rows = file.get("rows").and_then(Value::as_array);
+    let first = rows.and_then(|rows| rows.first());
+    let long = first.is_some_and(|row| row.get("sequence_length").is_some());
+    let of_gpus =
+        file.contains_key("gpu") && ["system", "sequence_length"].iter().any(|key| file.contains_key(*key));
+    rows.is_some() && (described || long || of_gpus)
 }
 
 /// Whether a file can be read and has rows of training speed.
@@ -115,23 +123,35 @@ pub fn read(path: &Path) -> Result<RowsFile, String> {
 /// As [`read`].
 pub fn parse(run: &str, text: &str) -> Result<RowsFile, String> {
     let value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let Value::Object(file) = &value else { return Err("an object with `model` and `rows` is right".into()) };
-    let file = Fields(file);
-    let kind = file.text("kind")?;
+    let Value::Object(mut file) = names::usual(value) else {
+        return Err("an object with `model` and `rows` is right".into());
+    };
+    let rows = file.remove("rows");
+    let fields = Fields(&file);
+    let kind = fields.text("kind")?;
     if !kind.is_empty() && !kind.to_lowercase().starts_with("train") {
         return Err(format!("these are rows of \"{kind}\", not of training"));
     }
-    let Some(model) = file.object("model")? else {
-        return Err("there is no `model`; rows of training name one".into());
-    };
-    let Some(rows) = file.0.get("rows").and_then(Value::as_array) else {
+    let Some(Value::Array(rows)) = rows else {
         return Err("`rows` is no list; a list of rows is right".into());
     };
-    let head = Head::read(file, model)?;
+    if fields.object("model")?.is_none() && rows.is_empty() {
+        return Err("there is no `model`; rows of training name one".into());
+    }
+    let notes = fields.text("notes")?;
     let mut found = RowsFile::default();
     for (at, row) in rows.iter().enumerate() {
         let read = match row {
-            Value::Object(row) => head.row(run, at, &Fields(row)),
+            // What a row does not state of itself the file states for all, but for its notes.
+            Value::Object(row) => {
+                let mut whole = file.clone();
+                whole.remove("notes");
+                let stated = row.iter().filter(|(_, value)| !value.is_null());
+                whole.extend(stated.map(|(key, value)| (key.clone(), value.clone())));
+                Head::read(&Fields(&whole), notes)
+                    .map_err(Unusable::from)
+                    .and_then(|head| head.row(run, at, &Fields(&whole)))
+            }
             _ => Err(Unusable::Wrong("the row is no object; fields by name are right".into())),
         };
         let suspect = row.get("suspect").and_then(Value::as_bool).unwrap_or(false);
@@ -145,7 +165,7 @@ pub fn parse(run: &str, text: &str) -> Result<RowsFile, String> {
     Ok(found)
 }
 
-/// What all rows of a file share. Texts are in lower case.
+/// What a row has of its file. Texts are in lower case.
 struct Head<'a> {
     model: Fields<'a>,
     /// The machine; the reason if it cannot be described.
@@ -157,9 +177,12 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn read(file: Fields<'a>, model: Fields<'a>) -> Result<Head<'a>, String> {
-        let machine = Machine::read(&file, file.text("source")?);
-        let counts = format!("{}; {}", file.text("tflops_counts")?, file.text("notes")?).to_lowercase();
+    fn read(file: &Fields<'a>, notes: &str) -> Result<Head<'a>, String> {
+        let Some(model) = file.object("model")? else {
+            return Err("there is no `model`; rows of training name one".into());
+        };
+        let machine = Machine::read(file, file.text("source")?);
+        let counts = format!("{}; {notes}", file.text("tflops_counts")?).to_lowercase();
         let (software, task) = (file.text("software")?.to_lowercase(), file.text("task")?.to_lowercase());
         Ok(Head { model, machine, software, task, counts })
     }

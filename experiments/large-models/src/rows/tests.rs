@@ -384,10 +384,11 @@ fn rows_that_contradict_themselves_say_what_would_be_right() {
 fn other_files_are_told_apart() {
     for (text, words) in [
         ("{", "EOF"),
-        ("[]", "an object with `model` and `rows`"),
+        ("7", "an object with `model` and `rows`"),
+        ("[]", "there is no `model`"),
         (r#"{"rows": []}"#, "there is no `model`"),
         (r#"{"model": {"name": "x"}}"#, "`rows` is no list"),
-        (r#"{"model": "x", "rows": []}"#, "`model` is \"x\"; an object"),
+        (r#"{"model": 7, "rows": []}"#, "`model` is 7; an object"),
         (r#"{"kind": "expert-parallel all-to-all", "model": {}, "rows": []}"#, "not of training"),
     ] {
         let error = parse("run", text).unwrap_err();
