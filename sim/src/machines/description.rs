@@ -99,6 +99,13 @@ impl Machine {
             return Err(Error::Topology(format!("{nodes} nodes of {devices} GPUs; give 1 or more of both")));
         }
         let mut notes = Notes { understood: vec![format!("`{name}`: {}", gpu.name)], assumed: Vec::new() };
+        let (lanes16, share) = inside::host_pcie(words.intra_node.as_deref(), gpu.pcie.gb_per_s);
+        let gpu = if lanes16 * share < gpu.pcie.gb_per_s {
+            notes.understood.push(format!("PCIe of the host: {} GB/s", lanes16 * share));
+            own_gpu::with_pcie(gpu, lanes16 * share)
+        } else {
+            gpu
+        };
         let nvlink = inside::inside(words.intra_node.as_deref(), gpu, devices, &mut notes);
 
         // A rack whose GPUs all share one set of NVLink switches is one group.
@@ -126,7 +133,7 @@ impl Machine {
             inside::among(gpu, port, devices, words.host_gpus.unwrap_or(devices), &mut notes)
         });
         // Hosts of PCIe 3.0 have a PCIe switch for every four GPUs; later ones have enough lanes.
-        let sharing_uplink = if gpu.pcie.gb_per_s <= 12.0 && devices > 4 { 4 } else { 1 };
+        let sharing_uplink = if lanes16 <= 12.0 && devices > 4 { 4 } else { 1 };
         Ok(Machine {
             gpu,
             devices,
@@ -420,6 +427,17 @@ mod tests {
         assert_eq!(gb_per_s("NVLink3 NVSwitch"), (240, 0));
         assert_eq!(gb_per_s("PCIe; P2P state not stated"), (24, 1));
         assert_eq!(gb_per_s(""), (240, 1));
+    }
+
+    #[test]
+    fn cards_have_the_lanes_and_the_generation_that_their_host_has() {
+        for (inside, gb_per_s, sharing) in
+            [("PCIe Gen4 x8 with P2P", 12, 1), ("PCIe 3.0", 12, 4), ("PCIe 5.0 x16", 24, 1), ("PCIe", 24, 1)]
+        {
+            let machine = Machine::understand(&words("RTX 4090", 8, 1, inside, "")).unwrap();
+            let found = (machine.port().bandwidth().0 / 1_000_000_000, machine.sharing_uplink);
+            assert_eq!(found, (gb_per_s, sharing), "{inside}");
+        }
     }
 
     #[test]

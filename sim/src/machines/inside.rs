@@ -25,6 +25,23 @@ pub(super) fn says_peer(text: Option<&str>) -> Option<bool> {
     }
 }
 
+/// GB/s in one direction of 16 lanes of a host's PCIe for a GPU whose own have `own`, and the share of the lanes that there are, by words
+/// such as `PCIe 3.0` and `PCIe Gen4 x8`. NCCL reckons with 12 GB/s for 16 lanes of PCIe 3.0, and twice that for each later one (`topo.h`).
+pub(super) fn host_pcie(text: Option<&str>, own: f64) -> (f64, f64) {
+    let text = text.unwrap_or_default().to_lowercase().replace("pci express", "pcie");
+    let Some((_, after)) = text.split_once("pcie") else { return (own, 1.0) };
+    let start = after.trim_start();
+    let named = start.strip_prefix("gen").map(str::trim_start);
+    let number = named.unwrap_or(start);
+    let said = named.is_some() || number.get(1..3) == Some(".0") || start.len() == after.len();
+    let generation = number.chars().next().and_then(|c| c.to_digit(10)).filter(|_| said);
+    let all = generation.filter(|n| (1..=6).contains(n)).map_or(own, |n| 1.5 * f64::from(1u32 << n));
+    let words = after.split(|c: char| !c.is_ascii_alphanumeric());
+    let mut lanes = words.filter_map(|word| word.strip_prefix('x')?.parse::<u32>().ok());
+    let lanes = lanes.find(|lanes| [1, 2, 4, 8].contains(lanes)).unwrap_or(16);
+    (own.min(all), f64::from(lanes) / 16.0)
+}
+
 /// GB/s of the links of a GPU to the others that take part (`devices` of `host`), where links join pairs and some take no part.
 pub(super) fn among(gpu: &GpuModel, port: Port, devices: u32, host: u32, notes: &mut Notes) -> Option<f64> {
     let all = part::of_pairs(gpu, port, host, devices)?;
@@ -76,6 +93,26 @@ pub(super) fn inside(text: Option<&str>, gpu: &GpuModel, devices: u32, notes: &m
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_s_pcie_is_that_of_its_words_where_it_is_slower() {
+        for (text, found) in [
+            ("PCIe", (48.0, 1.0)),
+            ("NVLink", (48.0, 1.0)),
+            ("PCIe 3.0 x16", (12.0, 1.0)),
+            ("PCIe Gen4 x8 with P2P", (24.0, 0.5)),
+            ("PCI Express gen 4, no NVLink", (24.0, 1.0)),
+            ("PCIe4 x4", (24.0, 0.25)),
+            ("PCIe x8", (48.0, 0.5)),
+            ("PCIe 6.0", (48.0, 1.0)),
+            ("PCIe (1 GPU per node)", (48.0, 1.0)),
+            ("PCIe, 4 GPUs", (48.0, 1.0)),
+            ("PCIe 4 GPUs", (48.0, 1.0)),
+        ] {
+            assert_eq!(host_pcie(Some(text), 48.0), found, "{text}");
+        }
+        assert_eq!(host_pcie(None, 24.0), (24.0, 1.0));
+    }
 
     #[test]
     fn words_on_peer_to_peer_are_understood() {

@@ -13,6 +13,9 @@ use std::sync::Mutex;
 /// The GPUs of users' descriptions that were read, the latest last.
 static OWN: Mutex<Vec<&'static GpuModel>> = Mutex::new(Vec::new());
 
+/// GPUs below slower PCIe than their own.
+static SLOWER: Mutex<Vec<&'static GpuModel>> = Mutex::new(Vec::new());
+
 /// What a description says of its GPU.
 #[derive(Deserialize)]
 #[serde(
@@ -58,11 +61,24 @@ fn keep(row: GpuModel) -> Result<String, String> {
     if !(0.1..=10.0).contains(&row.clock) {
         return Err(format!("a clock of {} GHz is not possible; give 0.1 to 10", row.clock));
     }
-    let mut own = lock(&OWN);
-    let known = own.iter().position(|known| **known == row);
-    let gpu = known.map_or_else(|| &*Box::leak(Box::new(row)), |at| own.remove(at));
-    own.push(gpu);
+    latest(&OWN, row);
     Ok(name)
+}
+
+/// A row that stays as long as the program runs; equal rows are kept once.
+fn latest(rows: &Mutex<Vec<&'static GpuModel>>, row: GpuModel) -> &'static GpuModel {
+    let mut rows = lock(rows);
+    let known = rows.iter().position(|known| **known == row);
+    let gpu = known.map_or_else(|| &*Box::leak(Box::new(row)), |at| rows.remove(at));
+    rows.push(gpu);
+    gpu
+}
+
+/// A GPU whose PCIe link has `gb_per_s` in one direction.
+pub(super) fn with_pcie(gpu: &GpuModel, gb_per_s: f64) -> &'static GpuModel {
+    let mut slower = gpu.clone();
+    slower.pcie.gb_per_s = gb_per_s;
+    latest(&SLOWER, slower)
 }
 
 /// The GPU of a row that was read before, by its name.

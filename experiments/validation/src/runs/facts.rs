@@ -105,7 +105,12 @@ impl Facts {
             return;
         }
         let of_all = line.contains("export ");
-        let given = words.iter().filter_map(|word| word.trim_matches(['"', '\'']).split_once('='));
+        // Slurm's `--export=ALL,NCCL_ALGO=Tree` is one word.
+        let given = words.iter().flat_map(|word| match word.strip_prefix("--export=") {
+            Some(list) => list.split(',').collect(),
+            None => vec![*word],
+        });
+        let given = given.filter_map(|word| word.trim_matches(['"', '\'']).split_once('='));
         let pairs = words.windows(3).filter(|words| ["-genv", "-env"].contains(&words[0]));
         let pairs = pairs.map(|words| (words[1], words[2]));
         let found = given.chain(pairs).filter_map(|(key, value)| setting(key, value));

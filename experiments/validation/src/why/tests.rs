@@ -151,12 +151,15 @@ fn most_simulated_faults_are_named_and_healthy_runs_are_not_blamed() {
 }
 
 #[test]
-#[ignore = "1,000 simulated faults: cargo test -p allfold-validation -- --ignored why_scores --nocapture"]
+#[ignore = "6 times 1,000 simulated faults: cargo test -p allfold-validation -- --ignored why_scores --nocapture"]
 fn why_scores() {
-    let tally = score(1000, 1);
-    println!("{tally:#?}");
-    let [first, second, blamed] = tally.shares();
-    assert!(first >= 0.85 && second >= 0.95 && blamed <= 0.02);
+    for seed in 1..=6 {
+        let tally = score(1000, seed);
+        let [first, second, blamed] = tally.shares();
+        println!("seed {seed}: first {first:.3}, first two {second:.3}, blamed {blamed:.3}; {tally:?}");
+        assert!(first >= 0.82 && second >= 0.95 && blamed <= 0.02, "seed {seed}");
+        assert!(seed > 1 || first >= 0.85, "the seed by which the widths were chosen");
+    }
 }
 
 /// The format of NVIDIA/nccl, `ext-tuner/example/README.md`.

@@ -250,6 +250,10 @@ fn what_the_log_says_of_its_settings_is_kept() {
         env("mpiexec -genv NCCL_ALGO Tree -n 8 x -x NCCL_NVLS_ENABLE=0 \\\n"),
         "NCCL_ALGO=Tree NCCL_NVLS_ENABLE=0"
     );
+    let slurm = |list: &str| env(&format!("+ srun -N 2 --export={list} ./build/all_reduce_perf -b 8\n"));
+    assert_eq!(slurm("ALL,NCCL_ALGO=Tree,NCCL_PROTO=LL"), "NCCL_ALGO=Tree NCCL_PROTO=LL");
+    assert_eq!(slurm("NCCL_ALGO=Ring"), "NCCL_ALGO=Ring");
+    assert_eq!(env("mpirun -x NCCL_IB_HCA=mlx5_0,mlx5_1 ./all_reduce_perf\n"), "NCCL_IB_HCA=mlx5_0,mlx5_1");
     assert_eq!(env("I would try NCCL_ALGO=Tree\n"), "", "no command");
     assert_eq!(env(&info("Channel 00/0 : 7[7] -> 8[0] [send] via NET/Socket/0")), "NCCL_NET=Socket");
     assert_eq!(env(&info("Channel 00/0 : 7[7] -> 8[0] [send] via NET/IB/0")), "NCCL_NET_GDR_LEVEL=LOC");
