@@ -157,6 +157,17 @@ def killed_within(rank: int, size: int, store: str, after: float) -> str:
             return "wrong"
 
 
+def killed_in_backward(rank: int, size: int, store: str) -> str:
+    """DDP reads the futures of its sums in C++."""
+    join(rank, size, store)
+    layers = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.02)
+    if rank == 1:
+        layers[3].weight.register_hook(lambda _: die())
+    model(torch.ones(4, 64)).sum().backward()
+    return "done"
+
+
 def killed_after_last(rank: int, size: int, store: str) -> str:
     join(rank, size, store)
     data = torch.full((1000,), float(rank + 1))
@@ -360,6 +371,7 @@ MATRIX: list[tuple] = [
         for after in (0.005, 0.05, 0.3)
     ],
     ("2", "the same over TCP", killed_within, (0.05,), survivors(1, "rank 1 is lost"), {"ALLFOLD_SHARED_MEMORY": "off"}),
+    ("2", "killed within a backward pass of DDP", killed_in_backward, (), survivors(1, "rank 1 is lost"), {}),
     ("3", "killed after its last send", killed_after_last, (), survivors(1, "rank 1 is lost"), {}),
     ("4", "rank 0 killed; a group without it goes on", first_killed, (), survivors(0, "rank 0 is lost"), {}),
     ("5", "slow, within the time-out", slow, (), lambda _: DONE, {}),

@@ -46,6 +46,25 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
+class Outcome:
+    """A result or an error that a ``future`` gets. The error that a future of ``torch.futures`` is told is known to Python alone: C++
+    takes it for the result, which DDP's reducer reads as tensors. One that a callback raises is known to both, as a ``RuntimeError``."""
+
+    def __init__(self) -> None:
+        self._told: torch.futures.Future = torch.futures.Future()
+        self.future = self._told.then(_unwrapped)
+
+    def set(self, result: list[torch.Tensor] | BaseException) -> None:
+        self._told.set_result(result)
+
+
+def _unwrapped(told: torch.futures.Future) -> list[torch.Tensor]:
+    result = told.value()
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
 class Plan(NamedTuple):
     """A collective on contiguous memory; once it is done, ``finish`` copies results to their tensors."""
 
@@ -153,7 +172,8 @@ class Pending(Work):
 
     def get_future(self) -> torch.futures.Future:
         if self._future is None:
-            future = self._future = torch.futures.Future()
+            outcome = Outcome()
+            self._future = outcome.future
 
             def told() -> None:
                 try:
@@ -162,9 +182,9 @@ class Pending(Work):
                         raise error
                     self._finished()
                 except BaseException as error:
-                    future.set_exception(error)
+                    outcome.set(error)
                 else:
-                    future.set_result(self._result)
+                    outcome.set(self._result)
 
             # The operations are done in the order of issue.
             last = self._natives[-1]
@@ -252,21 +272,21 @@ class Receiving(Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        future: torch.futures.Future = torch.futures.Future()
+        outcome = Outcome()
 
         def waiting() -> None:
             try:
                 self.wait()
             except BaseException as error:
-                future.set_exception(error)
+                outcome.set(error)
             else:
-                future.set_result(self._result)
+                outcome.set(self._result)
 
         if here() is not None:
             waiting()  # a simulated rank is one thread
         else:
             elsewhere(waiting)
-        return future
+        return outcome.future
 
 
 class Together(Work):
