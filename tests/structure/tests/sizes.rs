@@ -45,20 +45,45 @@ fn files_and_crates_stay_small() {
 
 /// Lines of production code: neither blank nor a comment, in a folder `src`, outside of tests. The number only falls, except by what a
 /// change is granted.
-const PRODUCTION: usize = 111_980;
+const PRODUCTION: usize = 112_720;
 
 #[test]
 fn production_code_does_not_grow() {
     let mut lines = 0;
     for member in members().unwrap() {
         let files = rust_files(&root().join(&member).join("src")).unwrap();
-        let tests = |name: &str| name.split('/').any(|part| part == "tests" || part == "tests.rs");
-        lines +=
-            files.iter().filter(|(name, _)| !tests(name)).map(|(_, text)| production(text)).sum::<usize>();
+        let aside = tests(&files);
+        lines += files
+            .iter()
+            .filter(|(name, _)| !name.split('/').any(|part| part == "tests" || part == "tests.rs"))
+            .filter(|(name, _)| !aside.iter().any(|tests| name.starts_with(tests.as_str())))
+            .map(|(_, text)| production(text))
+            .sum::<usize>();
     }
     println!("{lines} lines of production code");
     assert!(lines <= PRODUCTION, "{lines} lines of production code: more than {PRODUCTION}");
     assert!(lines + 500 > PRODUCTION, "lower the limit of {PRODUCTION} lines of production code to {lines}");
+}
+
+/// The beginnings of the paths of modules that are compiled for tests alone: `#[cfg(test)]` before `mod NAME;`.
+fn tests(files: &[(String, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in files {
+        let (folder, file) =
+            path.rsplit_once('/').map_or(("", path.as_str()), |(folder, file)| (folder, file));
+        let own = if ["mod.rs", "lib.rs", "main.rs"].contains(&file) {
+            folder
+        } else {
+            path.trim_end_matches(".rs")
+        };
+        let beginning = if own.is_empty() { String::new() } else { format!("{own}/") };
+        for part in text.split("#[cfg(test)]\nmod ").skip(1) {
+            if let Some((name, _)) = part.split_once(';').filter(|(name, _)| !name.contains(['\n', ' '])) {
+                found.extend([format!("{beginning}{name}.rs"), format!("{beginning}{name}/")]);
+            }
+        }
+    }
+    found
 }
 
 /// The lines of a file that count, without its module of tests at the end. A line that declares such a module is followed by code.
