@@ -8,6 +8,7 @@
 //! The memory grows with the largest buffer. It is freed after all other ranks have closed it, which the driver asks for; after a failure,
 //! when that is unknown, it is left to the end of the process.
 
+use super::reach::MOST_RANKS;
 use crate::driver::failed;
 use crate::nccl::{again, host, until};
 use crate::{Communicator, Error, Result};
@@ -49,13 +50,13 @@ fn trouble(comm: &Communicator, own: &str) -> Result<Option<String>> {
 
 /// Why the ranks cannot share memory whatever their GPUs; `None` if they may. Every rank must call it.
 fn apart(comm: &Communicator) -> Result<Option<String>> {
-    let (mine, ranks) = (host(), comm.size() as usize);
-    let mut all = vec![0u8; mine.len() * ranks];
+    let (mine, ranks) = (host(), comm.size());
+    let mut all = vec![0u8; mine.len() * ranks as usize];
     comm.all_gather(&mine, &mut all)?;
     let other = all.chunks(mine.len()).position(|host| host != &all[..mine.len()]);
     Ok(match other {
         Some(other) => Some(format!("ranks 0 and {other} are on different hosts")),
-        None if ranks > 64 => Some(format!("{ranks} ranks; 64 at most share memory")),
+        None if ranks > MOST_RANKS => Some(format!("{ranks} ranks; {MOST_RANKS} at most share memory")),
         None => None,
     })
 }

@@ -34,7 +34,7 @@ use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_cuda::{CudaGraph, CudaMachine, Mark, Memory, Queue, Slice, launch};
-use reach::reachable;
+use reach::{MOST_RANKS, reachable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -67,8 +67,10 @@ impl DeviceRanks {
     /// # Errors
     /// No ranks, more than 64 ranks, devices that cannot access each other's memory, or a call that the driver refused.
     pub fn new(machine: Arc<dyn CudaMachine>, ranks: u32) -> Result<DeviceRanks> {
-        if ranks == 0 || ranks > 64 {
-            return Err(Error::Argument(format!("{ranks} ranks cannot share one process; 1 to 64 can")));
+        if !(1..=MOST_RANKS).contains(&ranks) {
+            return Err(Error::Argument(format!(
+                "{ranks} ranks cannot share one process; 1 to {MOST_RANKS} can"
+            )));
         }
         let queue = |device: usize| Queue::new(machine.clone(), device).map_err(failed);
         let main = queue(0)?;

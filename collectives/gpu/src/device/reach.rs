@@ -3,6 +3,9 @@
 use crate::{Error, Result};
 use allfold_cuda::CudaMachine;
 
+/// The most ranks that share buffers: the fused kernel's tables have a bit for each.
+pub(super) const MOST_RANKS: u32 = 64;
+
 /// Refuses a set of devices in which kernels of one device cannot access the memory of another.
 pub(super) fn reachable(
     machine: &dyn CudaMachine,

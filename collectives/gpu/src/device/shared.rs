@@ -21,7 +21,7 @@
 use super::across::Across;
 use super::fused;
 use super::job::{DeviceCollective, ExecutionMode};
-use super::reach::unreachable_pair;
+use super::reach::{MOST_RANKS, unreachable_pair};
 use crate::driver::failed;
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
@@ -94,7 +94,7 @@ static SHOWN: Mutex<BTreeMap<i64, [Mark; 2]>> = Mutex::new(BTreeMap::new());
 /// Whether the ranks of `comm` are at most 64 threads of one process, with one `CudaMachine` whose devices access each other's
 /// memory. Every rank must call this.
 pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
-    if !comm.of_one_process() || comm.size() > 64 {
+    if !comm.of_one_process() || comm.size() > MOST_RANKS {
         return Ok(false);
     }
     let mine = [Arc::as_ptr(queue.machine()).cast::<()>() as usize as i64, queue.device() as i64];
